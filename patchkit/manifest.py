@@ -1,0 +1,271 @@
+"""``patch.toml`` -> :class:`Patch`. Pure: text in, frozen values out, all problems reported at once."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from patchkit.errors import ManifestError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover
+    import tomli as tomllib
+
+SCHEMA = 1
+MANIFEST = "patch.toml"
+CODE = "codemod.py"
+CHECKS = ("import", "trace", "kernel")
+ADD_FILE = "add_file"
+
+_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\Z")
+_CODEMOD = re.compile(r"([a-z_][a-z0-9_]*|codemod\.py:[A-Za-z_][A-Za-z0-9_]*)\Z")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One file, for some versions of the distribution, and the codemod that edits it.
+
+    ``file`` is a POSIX path relative to site-packages, as RECORD spells it. ``matches`` is the
+    exact number of places the codemod must find.
+    """
+
+    file: str
+    versions: SpecifierSet
+    codemod: str
+    params: Mapping[str, Any]
+    matches: int
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A patch folder, read. ``digest`` is the sha256 of the whole folder, line ends normalised."""
+
+    id: str
+    revision: int
+    title: str
+    why: str
+    links: tuple[str, ...]
+    distribution: str
+    versions: SpecifierSet
+    default: bool
+    checks: tuple[str, ...]
+    conflicts: tuple[str, ...]
+    requires: tuple[str, ...]
+    edits: tuple[Edit, ...]
+    snippets: Mapping[str, str]
+    digest: str
+    folder: str = ""
+
+    @property
+    def has_code(self) -> bool:
+        """True when applying the patch runs Python from its own folder."""
+        return any(edit.codemod.startswith(CODE + ":") for edit in self.edits)
+
+    def fits(self, version: Version) -> bool:
+        """Say whether ``version`` is in range; pre-releases and local builds count as themselves."""
+        return self.versions.contains(version, prereleases=True)
+
+    def edits_for(self, version: Version) -> tuple[Edit, ...]:
+        """Return the edits meant for ``version``, in the order of the manifest."""
+        return tuple(e for e in self.edits if e.versions.contains(version, prereleases=True))
+
+
+def folder_digest(files: Mapping[str, str]) -> str:
+    """Return the sha256 (hex) over names and texts; CRLF and LF checkouts give the same."""
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        body = normalise_newlines(files[name]).encode("utf-8", "surrogateescape")
+        digest.update(f"{name}\0{len(body)}\0".encode() + body)
+    return digest.hexdigest()
+
+
+def normalise_newlines(text: str) -> str:
+    """Return ``text`` with every line end as a line feed."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def path_problem(path: str) -> str:
+    """Say what is wrong with a path meant to lie inside a distribution, or return ''."""
+    parts = path.split("/")
+    if not path.isprintable() or "\\" in path:
+        return "holds a control, invisible or backslash character"
+    if path.startswith("/") or re.match(r"[A-Za-z]:", path):
+        return "is absolute; give it relative to site-packages"
+    if any(part in ("", ".", "..") for part in parts):
+        return "leaves the distribution or is not in its shortest form"
+    if parts[0].endswith((".dist-info", ".egg-info", ".data")) or parts[0] == ".patchkit":
+        return "is metadata, which patches must not edit"
+    return ""
+
+
+@dataclass
+class _Reader:
+    """Reads fields of one TOML table and collects every problem it meets."""
+
+    table: Mapping[str, Any]
+    where: str
+    problems: list[str]
+    seen: set[str] = field(default_factory=set)
+
+    def fail(self, key: str, text: str) -> None:
+        self.problems.append(f"{self.where}{key}: {text}")
+
+    def get(self, key: str, kind: type, default: Any = None) -> Any:
+        self.seen.add(key)
+        if key not in self.table:
+            if default is None:
+                self.fail(key, "is missing")
+            return kind() if default is None else default
+        value = self.table[key]
+        if type(value) is not kind:
+            self.fail(key, f"must be {_TYPE_NAMES[kind]}, not {_TYPE_NAMES.get(type(value), value)}")
+            return kind() if default is None else default
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = cast(str, self.get(key, str, default))
+        if key in self.table and isinstance(self.table[key], str) and not value.strip():
+            self.fail(key, "is empty")
+        return value
+
+    def strings(self, key: str, check: Callable[[str], str] = lambda _: "") -> tuple[str, ...]:
+        value = self.get(key, list, [])
+        if not all(isinstance(item, str) for item in value):
+            self.fail(key, "must be a list of strings")
+            return ()
+        for item in value:
+            if problem := check(item):
+                self.fail(key, f"{item!r} {problem}")
+        return tuple(value)
+
+    def specifier(self, key: str, default: str | None = None) -> SpecifierSet:
+        text = self.get(key, str, default)
+        try:
+            return SpecifierSet(text, prereleases=True)
+        except InvalidSpecifier:
+            self.fail(key, f"{text!r} is not a version specifier such as '>=0.6,<0.7'")
+            return SpecifierSet()
+
+    def positive(self, key: str, default: int | None = None) -> int:
+        value = cast(int, self.get(key, int, default))
+        if key in self.table and type(self.table[key]) is int and value < 1:
+            self.fail(key, "must be 1 or more")
+        return value
+
+    def unknown(self) -> None:
+        for key in sorted(set(self.table) - self.seen):
+            self.fail(key, f"unknown key; known are {', '.join(sorted(self.seen))}")
+
+
+_TYPE_NAMES = {
+    str: "a string",
+    int: "an integer",
+    bool: "true or false",
+    list: "a list",
+    dict: "a table",
+    float: "a number",
+}
+
+
+def parse_patch(folder_name: str, files: Mapping[str, str], folder: str = "") -> Patch:
+    """Read a patch from the texts of its folder (name relative to the folder -> text).
+
+    Raises ManifestError naming file and field of every problem found.
+    """
+    source = f"{folder or folder_name}/{MANIFEST}"
+    if MANIFEST not in files:
+        raise ManifestError(f"{source}: there is no {MANIFEST}", hint="See docs/writing-a-patch.md.")
+    table = parse_toml(files[MANIFEST], source)
+    problems: list[str] = []
+    if not _ID.match(folder_name):
+        problems.append(f"id: folder name {folder_name!r} must be lower-case words joined by '-'")
+    patch = _read_patch(_Reader(table, "", problems), folder_name, files, folder)
+    if problems:
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        raise ManifestError(
+            f"{source}: {len(problems)} problem{'s' * (len(problems) > 1)}\n{lines}",
+            hint="Fix the fields named above; docs/writing-a-patch.md lists them all.",
+        )
+    return patch
+
+
+def parse_toml(text: str, source: str) -> dict[str, Any]:
+    """Parse TOML; raises ManifestError that names ``source`` and the place."""
+    try:
+        return tomllib.loads(normalise_newlines(text))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ManifestError(f"{source}: not valid TOML: {error}", hint="Fix the file.") from error
+
+
+def _read_patch(read: _Reader, patch_id: str, files: Mapping[str, str], folder: str) -> Patch:
+    schema = read.positive("schema")
+    if schema > SCHEMA:
+        read.fail("schema", f"is {schema}, this patchkit reads up to {SCHEMA}; upgrade patchkit")
+    versions = read.specifier("versions")
+    patch = Patch(
+        id=patch_id,
+        revision=read.positive("revision"),
+        title=read.text("title"),
+        why=read.text("why").strip(),
+        links=read.strings("links"),
+        distribution=canonicalize_name(read.text("distribution")),
+        versions=versions,
+        default=read.get("default", bool, False),
+        checks=read.strings("checks", _check_problem),
+        conflicts=read.strings("conflicts", _id_problem),
+        requires=read.strings("requires", _id_problem),
+        edits=_read_edits(read, files),
+        snippets={n: normalise_newlines(t) for n, t in files.items() if n != MANIFEST},
+        digest=folder_digest(files),
+        folder=folder,
+    )
+    read.unknown()
+    return patch
+
+
+def _read_edits(read: _Reader, files: Mapping[str, str]) -> tuple[Edit, ...]:
+    tables = read.get("edit", list)
+    edits = []
+    for index, table in enumerate(tables):
+        if not isinstance(table, dict):
+            read.fail(f"edit[{index}]", "must be a table")
+            continue
+        edits.append(_read_edit(_Reader(table, f"edit[{index}].", read.problems), files))
+    if "edit" in read.table and not tables:
+        read.fail("edit", "is empty; a patch edits at least one file")
+    return tuple(edits)
+
+
+def _read_edit(read: _Reader, files: Mapping[str, str]) -> Edit:
+    edit = Edit(
+        file=read.text("file"),
+        versions=read.specifier("versions", ""),
+        codemod=read.text("codemod"),
+        params=read.get("params", dict, {}),
+        matches=read.positive("matches", 1),
+    )
+    if edit.file and (problem := path_problem(edit.file)):
+        read.fail("file", f"{edit.file!r} {problem}")
+    if edit.codemod and not _CODEMOD.match(edit.codemod):
+        read.fail("codemod", f"{edit.codemod!r} must be a name or 'codemod.py:function'")
+    if edit.codemod.startswith(CODE + ":") and CODE not in files:
+        read.fail("codemod", f"{edit.codemod!r} needs a {CODE} beside {MANIFEST}")
+    read.unknown()
+    return edit
+
+
+def _check_problem(name: str) -> str:
+    return "" if name in CHECKS else f"is not a check; known are {', '.join(CHECKS)}"
+
+
+def _id_problem(name: str) -> str:
+    return "" if _ID.match(name) else "is not a patch id"

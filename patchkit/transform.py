@@ -1,0 +1,260 @@
+"""Codemods and the guards around them: ``rewrite(bytes, edit) -> splices``. Pure.
+
+LibCST only *locates* here. What it would generate is never written: a codemod returns splices,
+so every byte outside the edited nodes is the byte that was there.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import tokenize
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from patchkit.errors import PatchError
+from patchkit.manifest import CODE, Edit, Patch
+from patchkit.splice import Splice, apply_splices
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+
+@dataclass(frozen=True)
+class Match:
+    """One place a codemod found: a description for people and what to change there."""
+
+    where: str
+    splices: tuple[Splice, ...]
+
+
+Codemod = Callable[["SourceFile", Patch, Mapping[str, Any]], "list[Match]"]
+
+
+class SourceFile:
+    """A file to edit: its bytes, its syntax tree, and byte offsets of nodes in it.
+
+    ``path`` is the POSIX path relative to site-packages and only used in messages.
+    """
+
+    def __init__(self, path: str, data: bytes) -> None:
+        self.path = path
+        self.data = data
+
+    @cached_property
+    def encoding(self) -> str:
+        """The codec of the text, without BOM: PEP 263 cookie for Python, UTF-8 for the rest."""
+        if not self.path.endswith((".py", ".pyi")):
+            return "utf-8"
+        try:
+            name, _ = tokenize.detect_encoding(BytesIO(self.data).readline)
+        except SyntaxError as error:
+            raise PatchError(
+                f"{self.path}: cannot tell its encoding: {error.msg or error}",
+                hint="The file is not valid Python; reinstall the distribution.",
+            ) from error
+        return "utf-8" if name == "utf-8-sig" else name
+
+    @cached_property
+    def text(self) -> str:
+        """The file decoded (a BOM is kept as U+FEFF); raises PatchError naming file and byte."""
+        try:
+            return self.data.decode(self.encoding)
+        except UnicodeDecodeError as error:
+            raise PatchError(
+                f"{self.path}: byte {error.start} is not {self.encoding}",
+                hint="The file cannot be edited safely; reinstall the distribution.",
+            ) from error
+
+    @cached_property
+    def module(self) -> cst.Module:
+        """The syntax tree; raises PatchError unless LibCST reproduces the file byte for byte."""
+        return self._wrapper.module
+
+    @cached_property
+    def _wrapper(self) -> cst.MetadataWrapper:
+        import libcst as cst
+
+        _ = self.text  # a clean error for undecodable bytes comes first
+        try:
+            module = cst.parse_module(self.data)
+        except Exception as error:  # ParserSyntaxError, and whatever else a hostile file provokes
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise PatchError(
+                f"{self.path}: LibCST cannot parse it: {reason[0]}",
+                hint="If python itself accepts the file, edit it with the replace_block codemod.",
+            ) from error
+        if self._bom + module.bytes != self.data:
+            raise PatchError(
+                f"{self.path}: not byte-preserving: LibCST does not reproduce this file exactly",
+                hint="Edit it with the replace_block codemod, which does not need LibCST.",
+            )
+        return cst.MetadataWrapper(module, unsafe_skip_copy=True)
+
+    @property
+    def _bom(self) -> bytes:
+        return codecs.BOM_UTF8 if self.data.startswith(codecs.BOM_UTF8) else b""
+
+    @cached_property
+    def _spans(self) -> Mapping[cst.CSTNode, Any]:
+        from libcst.metadata import ByteSpanPositionProvider
+
+        return self._wrapper.resolve(ByteSpanPositionProvider)
+
+    def span(self, node: cst.CSTNode) -> tuple[int, int]:
+        """Return the byte offsets ``(start, end)`` of a node of :attr:`module`."""
+        span = self._spans[node]
+        start = span.start + len(self._bom)
+        return start, start + span.length
+
+    def functions(self, qualname: str) -> list[cst.FunctionDef]:
+        """Return every definition of a dotted name, also inside ``if``, ``try`` and ``with``.
+
+        ``"f"`` finds module-level functions, ``"C.m"`` methods, ``"f.g"`` functions inside ``f``.
+        """
+        from patchkit.locate import find_functions
+
+        return find_functions(self.module, qualname)
+
+    def line_start(self, offset: int) -> int:
+        """Return the offset of the first byte of the line that holds ``offset``."""
+        return max(self.data.rfind(b"\n", 0, offset), self.data.rfind(b"\r", 0, offset)) + 1
+
+    def line_of(self, offset: int) -> int:
+        """Return the line number, from 1, of a byte offset."""
+        return len(re.findall(rb"\r\n|\r|\n", self.data[: self.line_start(offset)])) + 1
+
+    def indentation(self, offset: int) -> str:
+        """Return the white space at the start of the line that holds ``offset``."""
+        found = re.match(rb"[ \t\f]*", self.data[self.line_start(offset) :])
+        return found.group().decode("ascii") if found else ""
+
+    def newline(self, offset: int) -> bytes:
+        """Return the line end that the line at ``offset`` uses, else the one before, else LF."""
+        after = re.compile(rb"\r\n|\r|\n").search(self.data, offset)
+        if after:
+            return after.group()
+        before = re.findall(rb"\r\n|\r|\n", self.data[:offset])
+        return before[-1] if before else b"\n"
+
+    def encode(self, text: str, offset: int) -> bytes:
+        """Return ``text`` in the file's encoding, with the line ends used around ``offset``.
+
+        Raises PatchError when the file's encoding cannot hold the text.
+        """
+        try:
+            encoded = text.encode(self.encoding)
+        except UnicodeEncodeError as error:
+            raise PatchError(
+                f"{self.path}: its encoding {self.encoding} cannot hold {error.object[error.start]!r}",
+                hint="Write that part of the patch in ASCII.",
+            ) from error
+        return encoded.replace(b"\n", self.newline(offset))
+
+
+def rewrite(path: str, data: bytes, patch: Patch, edits: Sequence[Edit]) -> tuple[Splice, ...]:
+    """Return the splices that ``edits`` of one patch make on the pristine bytes of one file.
+
+    Raises PatchError when an edit does not match exactly as often as it says, changes nothing,
+    leaves the file unparsable, or when two edits overlap.
+    """
+    splices: list[Splice] = []
+    source = SourceFile(path, data)
+    for edit in edits:
+        splices += _run(source, patch, edit)
+    try:
+        result = apply_splices(data, splices)
+    except ValueError as error:
+        raise PatchError(
+            f"{patch.id}: two edits of {path} overlap: {error}", hint=_FIX.format(patch=patch)
+        ) from error
+    if result == data:
+        raise PatchError(
+            f"{patch.id}: matched 0 places in {path}: the file would not change",
+            hint=_FIX.format(patch=patch),
+        )
+    _guard_parses(path, result, patch)
+    return tuple(splices)
+
+
+_FIX = "The patch is at fault; see {patch.folder}/patch.toml."
+
+
+def _run(source: SourceFile, patch: Patch, edit: Edit) -> list[Splice]:
+    codemod = load_codemod(patch, edit)
+    try:
+        matches = codemod(source, patch, edit.params)
+    except PatchError as error:
+        raise PatchError(f"{patch.id}: {error.message}", hint=error.hint) from error
+    except Exception as error:
+        raise PatchError(
+            f"{patch.id}: codemod {edit.codemod} failed on {source.path}: "
+            f"{type(error).__name__}: {error}",
+            hint=_FIX.format(patch=patch),
+        ) from error
+    if not isinstance(matches, list) or not all(isinstance(m, Match) for m in matches):
+        raise PatchError(
+            f"{patch.id}: codemod {edit.codemod} must return a list of Match",
+            hint=_FIX.format(patch=patch),
+        )
+    found = [m for m in matches if any(s.text != source.data[s.start : s.end] for s in m.splices)]
+    if len(found) != edit.matches:
+        places = "".join(f"; {m.where}" for m in found)
+        raise PatchError(
+            f"{patch.id}: {edit.codemod} matched {len(found)} places in {source.path}, "
+            f"must match {edit.matches}{places}",
+            hint=f"{_describe(edit)} is not in this file as the patch knows it; "
+            "the installed release may need another patch.",
+        )
+    return [splice for match in found for splice in match.splices]
+
+
+def _describe(edit: Edit) -> str:
+    name = edit.params.get("function")
+    return f"Function {name!r}" if isinstance(name, str) else "What it looks for"
+
+
+def load_codemod(patch: Patch, edit: Edit) -> Codemod:
+    """Return the codemod an edit names; ``codemod.py:function`` runs the patch's own code.
+
+    Raises PatchError when there is no such codemod.
+    """
+    if edit.codemod.startswith(CODE + ":"):
+        return _load_own(patch, edit.codemod.partition(":")[2])
+    from patchkit.codemods import CODEMODS
+
+    if edit.codemod not in CODEMODS:
+        raise PatchError(
+            f"{patch.id}: there is no codemod {edit.codemod!r}",
+            hint=f"Known are {', '.join(sorted(CODEMODS))}, or 'codemod.py:function'.",
+        )
+    return CODEMODS[edit.codemod]
+
+
+def _load_own(patch: Patch, name: str) -> Codemod:
+    namespace: dict[str, Any] = {"__name__": f"patchkit_codemod_{patch.id.replace('-', '_')}"}
+    try:
+        exec(compile(patch.snippets[CODE], f"{patch.folder}/{CODE}", "exec"), namespace)
+        function = namespace[name]
+    except Exception as error:
+        raise PatchError(
+            f"{patch.id}: {CODE} cannot be loaded: {type(error).__name__}: {error}",
+            hint=_FIX.format(patch=patch),
+        ) from error
+    codemod: Codemod = function
+    return codemod
+
+
+def _guard_parses(path: str, result: bytes, patch: Patch) -> None:
+    if not path.endswith(".py"):
+        return
+    try:
+        compile(result, path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        raise PatchError(
+            f"{patch.id}: {path} would not compile after the edit: {error}",
+            hint=_FIX.format(patch=patch),
+        ) from error
