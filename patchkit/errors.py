@@ -1,4 +1,4 @@
-"""What patchkit raises: one sentence that says what is wrong, one hint that says what to type next."""
+"""What patchkit raises: one sentence that says what is wrong, one hint of what to type next."""
 
 from __future__ import annotations
 

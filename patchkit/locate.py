@@ -14,7 +14,7 @@ class _Finder(cst.CSTVisitor):
     def visit_ClassDef(self, node: cst.ClassDef) -> bool:
         return self._enter(node.name.value)
 
-    def leave_ClassDef(self, original_node: cst.ClassDef) -> None:
+    def leave_ClassDef(self, _original_node: cst.ClassDef) -> None:
         self.path.pop()
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
@@ -22,11 +22,8 @@ class _Finder(cst.CSTVisitor):
             self.found.append(node)
         return self._enter(node.name.value)
 
-    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
+    def leave_FunctionDef(self, _original_node: cst.FunctionDef) -> None:
         self.path.pop()
-
-    def visit_Lambda(self, node: cst.Lambda) -> bool:
-        return False
 
     def _enter(self, name: str) -> bool:
         self.path.append(name)

@@ -1,4 +1,4 @@
-"""``patch.toml`` -> :class:`Patch`. Pure: text in, frozen values out, all problems reported at once."""
+"""``patch.toml`` -> :class:`Patch`. Pure: text in, frozen values out, all problems at once."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Patch:
         return any(edit.codemod.startswith(CODE + ":") for edit in self.edits)
 
     def fits(self, version: Version) -> bool:
-        """Say whether ``version`` is in range; pre-releases and local builds count as themselves."""
+        """Say whether ``version`` is in range; pre-releases and local builds count too."""
         return self.versions.contains(version, prereleases=True)
 
     def edits_for(self, version: Version) -> tuple[Edit, ...]:
@@ -127,7 +127,8 @@ class _Reader:
             return kind() if default is None else default
         value = self.table[key]
         if type(value) is not kind:
-            self.fail(key, f"must be {_TYPE_NAMES[kind]}, not {_TYPE_NAMES.get(type(value), value)}")
+            found = _TYPE_NAMES.get(type(value), type(value).__name__)
+            self.fail(key, f"must be {_TYPE_NAMES[kind]}, not {found}")
             return kind() if default is None else default
         return value
 
@@ -183,7 +184,7 @@ def parse_patch(folder_name: str, files: Mapping[str, str], folder: str = "") ->
     """
     source = f"{folder or folder_name}/{MANIFEST}"
     if MANIFEST not in files:
-        raise ManifestError(f"{source}: there is no {MANIFEST}", hint="See docs/writing-a-patch.md.")
+        raise ManifestError(f"{source}: no such file", hint="See docs/writing-a-patch.md.")
     table = parse_toml(files[MANIFEST], source)
     problems: list[str] = []
     if not _ID.match(folder_name):
@@ -201,7 +202,7 @@ def parse_patch(folder_name: str, files: Mapping[str, str], folder: str = "") ->
 def parse_toml(text: str, source: str) -> dict[str, Any]:
     """Parse TOML; raises ManifestError that names ``source`` and the place."""
     try:
-        return tomllib.loads(normalise_newlines(text))
+        return cast(dict[str, Any], tomllib.loads(normalise_newlines(text)))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ManifestError(f"{source}: not valid TOML: {error}", hint="Fix the file.") from error
 

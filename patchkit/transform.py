@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from patchkit.errors import PatchError
 from patchkit.manifest import CODE, Edit, Patch
@@ -80,7 +80,7 @@ class SourceFile:
 
         _ = self.text  # a clean error for undecodable bytes comes first
         try:
-            module = cst.parse_module(self.data)
+            module = cst.parse_module(self.data[len(self._bom) :])
         except Exception as error:  # ParserSyntaxError, and whatever else a hostile file provokes
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise PatchError(
@@ -149,7 +149,7 @@ class SourceFile:
             encoded = text.encode(self.encoding)
         except UnicodeEncodeError as error:
             raise PatchError(
-                f"{self.path}: its encoding {self.encoding} cannot hold {error.object[error.start]!r}",
+                f"{self.path}: its encoding {self.encoding} has no {error.object[error.start]!r}",
                 hint="Write that part of the patch in ASCII.",
             ) from error
         return encoded.replace(b"\n", self.newline(offset))
@@ -244,8 +244,7 @@ def _load_own(patch: Patch, name: str) -> Codemod:
             f"{patch.id}: {CODE} cannot be loaded: {type(error).__name__}: {error}",
             hint=_FIX.format(patch=patch),
         ) from error
-    codemod: Codemod = function
-    return codemod
+    return cast(Codemod, function)
 
 
 def _guard_parses(path: str, result: bytes, patch: Patch) -> None:
