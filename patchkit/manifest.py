@@ -202,7 +202,7 @@ def parse_patch(folder_name: str, files: Mapping[str, str], folder: str = "") ->
 def parse_toml(text: str, source: str) -> dict[str, Any]:
     """Parse TOML; raises ManifestError that names ``source`` and the place."""
     try:
-        return cast(dict[str, Any], tomllib.loads(normalise_newlines(text)))
+        return tomllib.loads(normalise_newlines(text))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ManifestError(f"{source}: not valid TOML: {error}", hint="Fix the file.") from error
 

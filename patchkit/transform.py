@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from patchkit.errors import PatchError
 from patchkit.manifest import CODE, Edit, Patch
@@ -80,14 +80,14 @@ class SourceFile:
 
         _ = self.text  # a clean error for undecodable bytes comes first
         try:
-            module = cst.parse_module(self.data[len(self._bom) :])
+            module = cst.parse_module(self.text[len(self._bom) and 1 :])
         except Exception as error:  # ParserSyntaxError, and whatever else a hostile file provokes
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise PatchError(
                 f"{self.path}: LibCST cannot parse it: {reason[0]}",
                 hint="If python itself accepts the file, edit it with the replace_block codemod.",
             ) from error
-        if self._bom + module.bytes != self.data:
+        if self._bom + module.code.encode(self.encoding) != self.data:
             raise PatchError(
                 f"{self.path}: not byte-preserving: LibCST does not reproduce this file exactly",
                 hint="Edit it with the replace_block codemod, which does not need LibCST.",
@@ -106,9 +106,14 @@ class SourceFile:
 
     def span(self, node: cst.CSTNode) -> tuple[int, int]:
         """Return the byte offsets ``(start, end)`` of a node of :attr:`module`."""
-        span = self._spans[node]
-        start = span.start + len(self._bom)
-        return start, start + span.length
+        span = self._spans[node]  # in bytes of UTF-8, whatever the file's encoding
+        return self._offset(span.start), self._offset(span.start + span.length)
+
+    def _offset(self, utf8_offset: int) -> int:
+        if self.encoding == "utf-8":
+            return utf8_offset + len(self._bom)
+        before = self.text.encode("utf-8")[:utf8_offset].decode("utf-8")
+        return len(before.encode(self.encoding))
 
     def functions(self, qualname: str) -> list[cst.FunctionDef]:
         """Return every definition of a dotted name, also inside ``if``, ``try`` and ``with``.
@@ -238,13 +243,13 @@ def _load_own(patch: Patch, name: str) -> Codemod:
     namespace: dict[str, Any] = {"__name__": f"patchkit_codemod_{patch.id.replace('-', '_')}"}
     try:
         exec(compile(patch.snippets[CODE], f"{patch.folder}/{CODE}", "exec"), namespace)
-        function = namespace[name]
+        function: Codemod = namespace[name]
     except Exception as error:
         raise PatchError(
             f"{patch.id}: {CODE} cannot be loaded: {type(error).__name__}: {error}",
             hint=_FIX.format(patch=patch),
         ) from error
-    return cast(Codemod, function)
+    return function
 
 
 def _guard_parses(path: str, result: bytes, patch: Patch) -> None:
