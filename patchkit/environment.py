@@ -1,0 +1,286 @@
+"""The target: its interpreter, its site-packages, and the distributions in them. Only reads.
+
+The target interpreter is asked for its ``sys.path`` in a fresh process; nothing installed there
+is imported. Finding one distribution lists folder names and opens that distribution's files only.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from patchkit.errors import TargetError
+
+STATE_FOLDER = ".patchkit"
+
+# Runs in the target interpreter: plain enough for Python 2.7 and for one without pip.
+_ASK = """\
+import json, sys
+print("\\n<patchkit>" + json.dumps([p for p in sys.path if p]) + "</patchkit>")
+"""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where to look for distributions: ``path`` in the order the target interpreter searches."""
+
+    path: tuple[Path, ...]
+    described: str
+    python: str | None = None
+
+
+@dataclass(frozen=True)
+class RecordRow:
+    """One row of RECORD: the sha256 in hex, or None where RECORD gives none."""
+
+    path: str
+    sha256: str | None
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """An installed distribution: the folder that holds it, and its ``.dist-info``."""
+
+    name: str
+    version: Version
+    site_packages: Path
+    dist_info: Path
+
+    @property
+    def key(self) -> str:
+        """The normalised name (PEP 503)."""
+        return canonicalize_name(self.name)
+
+    @property
+    def requirement(self) -> str:
+        """What to give pip to install exactly this again."""
+        return f"{self.name}=={self.version}"
+
+    @cached_property
+    def record(self) -> Mapping[str, RecordRow]:
+        """RECORD by path; raises TargetError when there is none to compare with."""
+        hint = f"Reinstall it with: pip install --force-reinstall --no-deps {self.requirement}"
+        try:
+            text = (self.dist_info / "RECORD").read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise TargetError(
+                f"{self.name} {self.version} has no readable RECORD, so nothing shows which "
+                "bytes are original",
+                hint=hint,
+            ) from error
+        try:
+            return parse_record(text)
+        except csv.Error as error:
+            raise TargetError(
+                f"{self.dist_info / 'RECORD'} is damaged: {error}", hint=hint
+            ) from error
+
+    @cached_property
+    def editable(self) -> str:
+        """The checkout an editable install points to, or ''."""
+        try:
+            info = json.loads((self.dist_info / "direct_url.json").read_text("utf-8"))
+            if info.get("dir_info", {}).get("editable"):
+                return str(info.get("url", "")).removeprefix("file://")
+        except (OSError, ValueError, AttributeError):
+            pass
+        return ""
+
+
+def parse_record(text: str) -> dict[str, RecordRow]:
+    """Parse RECORD (packaging.python.org, "Recording installed projects")."""
+    rows = {}
+    for row in csv.reader(io.StringIO(text)):
+        if row and row[0]:
+            path = os.path.normpath(row[0]).replace(os.sep, "/")
+            rows[path] = RecordRow(path, _hex_digest(row[1] if len(row) > 1 else ""))
+    return rows
+
+
+def _hex_digest(field: str) -> str | None:
+    algorithm, _, value = field.partition("=")
+    if algorithm != "sha256":
+        return None
+    try:
+        return base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
+    except ValueError:
+        return None
+
+
+def find_target(
+    python: str | None, site_packages: str | None, environ: Mapping[str, str] = os.environ
+) -> Target:
+    """Choose the target: a folder, an interpreter, ``$VIRTUAL_ENV``, or the running interpreter.
+
+    Raises TargetError when what was named is not there or does not answer.
+    """
+    if site_packages is not None:
+        return _folder_target(Path(site_packages))
+    if python is not None:
+        return _interpreter_target(_resolve_python(python))
+    active = environ.get("VIRTUAL_ENV")
+    if active and Path(active).resolve() != Path(sys.prefix).resolve():
+        return _interpreter_target(_resolve_python(active))
+    return Target(_folders(sys.path), f"python {sys.executable}", sys.executable)
+
+
+def _folder_target(folder: Path) -> Target:
+    if not folder.is_dir():
+        raise TargetError(
+            f"--site-packages {folder}: no such folder",
+            hint="Give the folder that holds the .dist-info folders.",
+        )
+    return Target((folder.resolve(),), f"folder {folder}")
+
+
+def _resolve_python(given: str) -> str:
+    """Return the interpreter for a path to one, to an environment, or for a name on PATH."""
+    path = Path(given)
+    if path.is_dir():
+        for name in ("bin/python", "bin/python3", "Scripts/python.exe"):
+            if (path / name).exists():
+                return str(path / name)
+        raise TargetError(
+            f"{given}: no interpreter in this folder",
+            hint="Give an interpreter with --python, or a folder with --site-packages.",
+        )
+    return os.path.abspath(given) if os.sep in given else given
+
+
+def _interpreter_target(python: str) -> Target:
+    try:
+        answer = subprocess.run(
+            [python, "-c", _ASK],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={k: v for k, v in os.environ.items() if k != "PYTHONHOME"},
+            cwd="/",
+        )
+        body = answer.stdout.rpartition("<patchkit>")[2].partition("</patchkit>")[0]
+        path = json.loads(body)
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        raise TargetError(
+            f"--python {python}: it does not run or does not answer ({type(error).__name__})",
+            hint="Try it yourself: "
+            f"{python} -c 'import sys; print(sys.path)'; or name the folder with --site-packages.",
+        ) from error
+    return Target(_folders(path), f"python {python}", python)
+
+
+def _folders(path: Iterable[str]) -> tuple[Path, ...]:
+    seen: dict[Path, None] = {}
+    for entry in path:
+        folder = Path(entry or ".")
+        if entry and folder.is_dir():
+            seen.setdefault(folder.resolve())
+    return tuple(seen)
+
+
+def find_distribution(target: Target, name: str) -> Distribution | None:
+    """Return the distribution of that name (any spelling, PEP 503), or None.
+
+    As for the interpreter, the first folder of the path that has it wins. Raises TargetError when
+    one folder holds two of that name, when it is an egg, or when its metadata is unreadable.
+    """
+    key = canonicalize_name(name)
+    for folder in target.path:
+        found = _named_metadata(folder, key)
+        usable = [f for f in found if f.suffix == ".dist-info" and (f / "METADATA").is_file()]
+        if len(usable) > 1:
+            names = " and ".join(sorted(f.name for f in usable))
+            raise TargetError(
+                f"{folder} holds two installations of {key}: {names}",
+                hint=f"Remove both and install one: pip uninstall {key} (twice), then install.",
+            )
+        if usable:
+            return _read_distribution(folder, usable[0])
+        if eggs := [f for f in found if f.suffix != ".dist-info"]:
+            raise TargetError(
+                f"{key} is installed as {eggs[0].name}, which has no RECORD of original bytes",
+                hint=f"Reinstall it from a wheel: pip install --force-reinstall {key}",
+            )
+    return None
+
+
+def _named_metadata(folder: Path, key: str) -> list[Path]:
+    found = []
+    try:
+        entries = os.scandir(folder)
+    except OSError:
+        return []
+    with entries:
+        for entry in entries:
+            stem, dot, suffix = entry.name.rpartition(".")
+            if dot and suffix in ("dist-info", "egg-info", "egg-link"):
+                name = stem.rpartition("-")[0] if suffix == "dist-info" else stem.split("-")[0]
+                if canonicalize_name(name) == key:
+                    found.append(folder / entry.name)
+    return found
+
+
+def _read_distribution(folder: Path, dist_info: Path) -> Distribution:
+    headers: dict[str, str] = {}
+    try:
+        with (dist_info / "METADATA").open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if not line.strip():
+                    break
+                key, colon, value = line.partition(":")
+                if colon and not key[0].isspace():
+                    headers.setdefault(key.lower(), value.strip())
+        return Distribution(headers["name"], Version(headers["version"]), folder, dist_info)
+    except (OSError, KeyError, InvalidVersion) as error:
+        raise TargetError(
+            f"{dist_info}: its METADATA cannot be used ({type(error).__name__}: {error})",
+            hint="Reinstall the distribution.",
+        ) from error
+
+
+def other_owners(distribution: Distribution, paths: Sequence[str]) -> dict[str, list[str]]:
+    """Return for each path the other distributions of that folder whose RECORD lists it otherwise.
+
+    A path that another RECORD lists with the same hash is shared, not contested.
+    """
+    contested: dict[str, list[str]] = {}
+    needles = [path.encode() for path in paths]
+    for record in sorted(distribution.site_packages.glob("*.dist-info/RECORD")):
+        if record.parent == distribution.dist_info:
+            continue
+        try:
+            data = record.read_bytes()
+        except OSError:
+            continue
+        if not any(needle in data for needle in needles):
+            continue
+        try:
+            rows = parse_record(data.decode("utf-8", "replace"))
+        except csv.Error:
+            continue
+        for path in paths:
+            mine = distribution.record.get(path)
+            if path in rows and (mine is None or rows[path].sha256 != mine.sha256):
+                contested.setdefault(path, []).append(record.parent.name.removesuffix(".dist-info"))
+    return contested
+
+
+def linked_folder(site_packages: Path, path: str) -> Path | None:
+    """Return the first folder on the way to ``path`` that is a symbolic link, or None."""
+    folder = site_packages
+    for part in path.split("/")[:-1]:
+        folder = folder / part
+        if folder.is_symlink():
+            return folder
+    return None

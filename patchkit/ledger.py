@@ -1,0 +1,278 @@
+"""The ledger: what was applied to a site-packages, as data. Pure, to and from JSON.
+
+It never says "applied". A patch is applied when the digests on disk say so (see
+:func:`file_state`), and undoing it needs nothing but what is here and the kept bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from patchkit.errors import LedgerError
+from patchkit.manifest import path_problem
+from patchkit.splice import Splice, apply_splices
+
+SCHEMA = 1
+
+
+class FileState(enum.Enum):
+    """What the bytes on disk are, compared with the ledger."""
+
+    PATCHED = "patched"
+    PRISTINE = "pristine"
+    DRIFTED = "drifted"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class Bytecode:
+    """A bytecode file that belonged to the pristine source and was set aside (kept by digest)."""
+
+    path: str
+    sha256: str
+    mode: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A patched file: how it was before, and the digest it must have now.
+
+    ``pristine`` is the sha256 of the original bytes, kept under that name, or None for a file a
+    patch added. ``link`` is the text of the symbolic link the file was, or None. ``mode`` holds
+    permission bits, ``mtime_ns`` nanoseconds since the epoch. ``folders`` are folders that did
+    not exist before, outermost first.
+    """
+
+    path: str
+    pristine: str | None
+    patched: str
+    mode: int
+    mtime_ns: int
+    link: str | None = None
+    bytecode: tuple[Bytecode, ...] = ()
+    folders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """One applied patch: which revision, on which version, and its splices by file."""
+
+    id: str
+    revision: int
+    digest: str
+    title: str
+    link: str
+    distribution: str
+    version: str
+    checks: tuple[str, ...]
+    conflicts: tuple[str, ...]
+    requires: tuple[str, ...]
+    splices: Mapping[str, tuple[Splice, ...]]
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """All applied patches of one site-packages and the files they changed, sorted."""
+
+    entries: tuple[LedgerEntry, ...] = ()
+    files: tuple[FileEntry, ...] = ()
+
+    def entry(self, patch_id: str) -> LedgerEntry | None:
+        """Return the entry of a patch, or None."""
+        return next((e for e in self.entries if e.id == patch_id), None)
+
+    def file(self, path: str) -> FileEntry | None:
+        """Return the entry of a file, or None."""
+        return next((f for f in self.files if f.path == path), None)
+
+    def owners(self, path: str) -> tuple[LedgerEntry, ...]:
+        """Return the patches that change a file, in canonical order."""
+        return tuple(e for e in self.entries if path in e.splices)
+
+    def files_of(self, entry: LedgerEntry) -> tuple[FileEntry, ...]:
+        """Return the files a patch changes."""
+        return tuple(f for f in self.files if f.path in entry.splices)
+
+    def with_entry(self, entry: LedgerEntry) -> Ledger:
+        """Return a ledger with this entry added, or put in place of the one with its id."""
+        others = self.without(entry.id).entries
+        return replace(self, entries=tuple(sorted([*others, entry], key=lambda e: e.id)))
+
+    def without(self, *patch_ids: str) -> Ledger:
+        """Return a ledger without these entries; files are left as they are."""
+        return replace(self, entries=tuple(e for e in self.entries if e.id not in patch_ids))
+
+    def with_file(self, path: str, file: FileEntry | None) -> Ledger:
+        """Return a ledger with the entry of one file put in, replaced or taken out."""
+        others = [f for f in self.files if f.path != path]
+        files = [*others, file] if file else others
+        return replace(self, files=tuple(sorted(files, key=lambda f: f.path)))
+
+
+def compose(pristine: bytes, owners: Iterable[LedgerEntry], path: str) -> bytes:
+    """Return the bytes of a file under all ``owners``; raises LedgerError when they overlap."""
+    ordered = sorted(owners, key=lambda e: e.id)
+    try:
+        return apply_splices(pristine, [s for e in ordered for s in e.splices[path]])
+    except ValueError as error:
+        raise LedgerError(
+            f"the recorded edits of {path} do not fit together: {error}",
+            hint="The ledger was damaged or edited; reinstall the distribution, then apply again.",
+        ) from error
+
+
+def file_state(entry: FileEntry, digest: str | None) -> FileState:
+    """Return the state of a file from the digest on disk (None: no such file)."""
+    if digest == entry.patched:
+        return FileState.PATCHED
+    if digest == entry.pristine:
+        return FileState.PRISTINE
+    return FileState.MISSING if digest is None else FileState.DRIFTED
+
+
+def dump_ledger(ledger: Ledger) -> str:
+    """Return the ledger as JSON text, the same for the same ledger."""
+    document = {
+        "schema": SCHEMA,
+        "patches": {e.id: _entry_to_dict(e) for e in ledger.entries},
+        "files": {f.path: _file_to_dict(f) for f in ledger.files},
+    }
+    return json.dumps(document, indent=2, sort_keys=True) + "\n"
+
+
+def load_ledger(text: str, where: str) -> Ledger:
+    """Read a ledger; raises LedgerError when it is damaged or from a newer patchkit."""
+    try:
+        document = json.loads(text)
+        schema = document["schema"]
+        if isinstance(schema, int) and schema > SCHEMA:
+            raise LedgerError(
+                f"{where} has schema {schema}; this patchkit reads up to {SCHEMA}",
+                hint="Use the newer patchkit that wrote it: pip install --upgrade patchkit-ml",
+            )
+        entries = [_entry_from_dict(k, v) for k, v in sorted(document["patches"].items())]
+        files = [_file_from_dict(k, v) for k, v in sorted(document["files"].items())]
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise LedgerError(
+            f"{where} is damaged ({type(error).__name__}: {error})",
+            hint="Original bytes are kept in the objects folder beside it; reinstall the "
+            "distribution, remove the .patchkit folder, then apply again.",
+        ) from error
+    return Ledger(tuple(entries), tuple(files))
+
+
+def _entry_to_dict(entry: LedgerEntry) -> dict[str, Any]:
+    return {
+        "revision": entry.revision,
+        "digest": entry.digest,
+        "title": entry.title,
+        "link": entry.link,
+        "distribution": entry.distribution,
+        "version": entry.version,
+        "checks": list(entry.checks),
+        "conflicts": list(entry.conflicts),
+        "requires": list(entry.requires),
+        "splices": {
+            path: [{"start": s.start, "end": s.end, "text": _to_text(s.text)} for s in splices]
+            for path, splices in entry.splices.items()
+        },
+    }
+
+
+def _entry_from_dict(patch_id: str, value: Mapping[str, Any]) -> LedgerEntry:
+    return LedgerEntry(
+        id=patch_id,
+        revision=_typed(value["revision"], int),
+        digest=_typed(value["digest"], str),
+        title=_typed(value["title"], str),
+        link=_typed(value["link"], str),
+        distribution=_typed(value["distribution"], str),
+        version=_typed(value["version"], str),
+        checks=tuple(_typed(v, str) for v in value["checks"]),
+        conflicts=tuple(_typed(v, str) for v in value["conflicts"]),
+        requires=tuple(_typed(v, str) for v in value["requires"]),
+        splices={
+            _inside(path): tuple(
+                Splice(_typed(s["start"], int), _typed(s["end"], int), _to_bytes(s["text"]))
+                for s in splices
+            )
+            for path, splices in sorted(value["splices"].items())
+        },
+    )
+
+
+def _file_to_dict(file: FileEntry) -> dict[str, Any]:
+    return {
+        "pristine": file.pristine,
+        "patched": file.patched,
+        "mode": file.mode,
+        "mtime_ns": file.mtime_ns,
+        "link": file.link,
+        "folders": list(file.folders),
+        "bytecode": [bytecode_to_dict(b) for b in file.bytecode],
+    }
+
+
+def _file_from_dict(path: str, value: Mapping[str, Any]) -> FileEntry:
+    return FileEntry(
+        path=_inside(path),
+        pristine=None if value["pristine"] is None else _sha256(value["pristine"]),
+        patched=_sha256(value["patched"]),
+        mode=_typed(value["mode"], int),
+        mtime_ns=_typed(value["mtime_ns"], int),
+        link=_optional(value["link"], str),
+        folders=tuple(_inside(v) for v in value["folders"]),
+        bytecode=tuple(bytecode_from_dict(b) for b in value["bytecode"]),
+    )
+
+
+def bytecode_to_dict(item: Bytecode) -> dict[str, Any]:
+    """Return a JSON object for a set-aside bytecode file."""
+    return {"path": item.path, "sha256": item.sha256, "mode": item.mode, "mtime_ns": item.mtime_ns}
+
+
+def bytecode_from_dict(value: Mapping[str, Any]) -> Bytecode:
+    """Read what :func:`bytecode_to_dict` wrote."""
+    return Bytecode(
+        _inside(value["path"]),
+        _sha256(value["sha256"]),
+        _typed(value["mode"], int),
+        _typed(value["mtime_ns"], int),
+    )
+
+
+def _typed(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"expected {kind.__name__}, found {type(value).__name__}")
+    return value
+
+
+def _optional(value: Any, kind: type) -> Any:
+    return None if value is None else _typed(value, kind)
+
+
+def _inside(path: Any) -> str:
+    """Let no ledger, however it was edited, make patchkit touch a path outside its folder."""
+    if problem := path_problem(_typed(path, str)):
+        raise ValueError(f"path {path!r} {problem}")
+    return str(path)
+
+
+def _sha256(value: Any) -> str:
+    if not re.fullmatch(r"[0-9a-f]{64}", _typed(value, str)):
+        raise ValueError(f"{value!r} is not a sha256")
+    return str(value)
+
+
+def _to_text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _to_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

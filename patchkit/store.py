@@ -1,0 +1,584 @@
+"""The only writer of site-packages: lock, journal, atomic replacement, kept bytes, bytecode.
+
+State lives in ``<site-packages>/.patchkit/``: ``ledger.json``, ``objects/<sha256>``, ``lock`` and,
+while files are being replaced, ``journal.json``. A file is never written in place: a temporary
+file beside it is renamed over it, so that hard links into a cache keep their bytes. Order of
+a commit: objects, journal, files, bytecode, ledger, then the journal goes. Whoever finds a
+journal rolls back what it names, unless the ledger already is the one that was to come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from patchkit.environment import STATE_FOLDER
+from patchkit.errors import LedgerError, PatchkitError, StoreError
+from patchkit.ledger import (
+    Bytecode,
+    Ledger,
+    bytecode_from_dict,
+    bytecode_to_dict,
+    dump_ledger,
+    load_ledger,
+)
+
+TEMPORARY = ".patchkit-tmp"
+_JOURNAL_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A file as it is: bytes, permission bits, mtime (ns), and its link text if it is a link.
+
+    ``uid`` and ``gid`` are kept for the file that replaces it.
+    """
+
+    data: bytes
+    mode: int
+    mtime_ns: int
+    link: str | None = None
+    uid: int = -1
+    gid: int = -1
+
+    @property
+    def digest(self) -> str:
+        """The sha256 (hex) of the bytes."""
+        return digest_of(self.data)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One file to change: what is there now, and what is to be there (None: no file).
+
+    ``bytecode`` is put back after the file; all other bytecode of the file is removed.
+    """
+
+    path: str
+    before: Snapshot | None
+    after: Snapshot | None
+    bytecode: tuple[Bytecode, ...] = ()
+    folders: tuple[str, ...] = ()
+
+
+def digest_of(data: bytes) -> str:
+    """Return the sha256 of ``data`` in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+@dataclass
+class Store:
+    """The state of one site-packages folder, and the only way to change its files."""
+
+    root: Path
+    notify: Callable[[str], None] = field(default=lambda _: None)
+
+    @property
+    def folder(self) -> Path:
+        """``<site-packages>/.patchkit``."""
+        return self.root / STATE_FOLDER
+
+    @property
+    def _ledger_path(self) -> Path:
+        return self.folder / "ledger.json"
+
+    @property
+    def _journal_path(self) -> Path:
+        return self.folder / "journal.json"
+
+    # Reading
+
+    def load(self) -> Ledger:
+        """Return the ledger, empty when there is none; raises LedgerError."""
+        text = self._read_text(self._ledger_path)
+        return Ledger() if text is None else load_ledger(text, str(self._ledger_path))
+
+    def interrupted(self) -> bool:
+        """Say whether an apply or revert was cut off and still has to be rolled back."""
+        return self._journal_path.exists()
+
+    def snapshot(self, path: str) -> Snapshot | None:
+        """Return the file at ``path`` as it is, or None; raises StoreError for what is no file."""
+        full = self.root / path
+        try:
+            info = os.lstat(full)
+            link = os.readlink(full) if stat.S_ISLNK(info.st_mode) else None
+            real = _stat_through(full) if link is not None else info
+            if not stat.S_ISREG(real.st_mode):
+                raise StoreError(
+                    f"{full} is not a regular file", hint="Reinstall the distribution."
+                )
+            data = full.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise _store_error("read", full, error) from error
+        mode, owner = stat.S_IMODE(real.st_mode), (real.st_uid, real.st_gid)
+        return Snapshot(data, mode, real.st_mtime_ns, link, *owner)
+
+    def digest(self, path: str) -> str | None:
+        """Return the sha256 of the bytes at ``path``, or None when there is no file."""
+        found = self.snapshot(path)
+        return found.digest if found else None
+
+    def kept(self, sha256: str) -> bytes:
+        """Return kept bytes; raises LedgerError when they are gone or not what their name says."""
+        try:
+            data = (self.folder / "objects" / sha256).read_bytes()
+        except OSError as error:
+            raise LedgerError(
+                f"the kept bytes {sha256[:12]} cannot be read ({error.strerror})",
+                hint="Reinstall the distribution, then run patchkit apply again.",
+            ) from error
+        if digest_of(data) != sha256:
+            raise LedgerError(
+                f"the kept bytes {sha256[:12]} are damaged",
+                hint="Reinstall the distribution, then run patchkit apply again.",
+            )
+        return data
+
+    def bytecode_of(self, path: str) -> list[Path]:
+        """Return every cached bytecode file of a source: all tags, all optimisation levels."""
+        source = self.root / path
+        if source.suffix != ".py":
+            return []
+        prefix = source.stem + "."
+        try:
+            names = sorted(os.listdir(source.parent / "__pycache__"))
+        except OSError:
+            return []
+        return [
+            source.parent / "__pycache__" / name
+            for name in names
+            if name.startswith(prefix)
+            and name.endswith(".pyc")
+            and "." not in name[len(prefix) :].removesuffix(".pyc").replace(".opt-", "")
+        ]
+
+    def leftovers(self) -> list[str]:
+        """Return paths of patchkit's own that no ledger entry explains, relative to the root."""
+        if not self.folder.is_dir():
+            return []
+        ledger = self.load()
+        wanted = _object_names(ledger)
+        objects = self.folder / "objects"
+        found = [p for p in _listdir(objects) if p.name not in wanted]
+        known = {"ledger.json", "journal.json", "lock", "objects"}
+        found += [p for p in _listdir(self.folder) if p.name not in known]
+        folders = {(self.root / f.path).parent for f in ledger.files}
+        found += [p for f in folders for p in _listdir(f) if p.name.endswith(TEMPORARY)]
+        return sorted(str(p.relative_to(self.root)) for p in found)
+
+    def keep_bytecode(self, path: str) -> tuple[tuple[Bytecode, bytes], ...]:
+        """Return the bytecode files of a source with their bytes, to be set aside."""
+        kept = []
+        for file in self.bytecode_of(path):
+            snapshot = self.snapshot(file.relative_to(self.root).as_posix())
+            if snapshot and snapshot.link is None:
+                name = file.relative_to(self.root).as_posix()
+                item = Bytecode(name, snapshot.digest, snapshot.mode, snapshot.mtime_ns)
+                kept.append((item, snapshot.data))
+        return tuple(kept)
+
+    # Locking
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Wait until no one is writing; writes nothing and needs no write permission."""
+        handle = self._lock(os.O_RDONLY, fcntl.LOCK_SH)
+        try:
+            yield
+        finally:
+            if handle is not None:
+                os.close(handle)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the folder for writing, and first roll back what an earlier run left half-done.
+
+        The lock is the kernel's (flock): it goes with its process, however that ends. A state
+        folder that ends up empty is removed. Raises StoreError when the folder is not writable.
+        """
+        handle = self._lock(os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
+        assert handle is not None
+        try:
+            self.recover()
+            yield
+        finally:
+            try:
+                self._remove_empty_state()
+            finally:
+                os.close(handle)
+
+    def _lock(self, flags: int, kind: int) -> int | None:
+        path = self.folder / "lock"
+        while True:
+            try:
+                if flags & os.O_CREAT:
+                    self.folder.mkdir(exist_ok=True)
+                handle = os.open(path, flags | os.O_CLOEXEC, 0o644)
+            except FileNotFoundError:
+                if flags & os.O_CREAT:
+                    if not self.root.is_dir():
+                        raise
+                    continue  # another process removed the folder just now
+                return None
+            except OSError as error:
+                raise _store_error("lock", path, error) from error
+            self._wait(handle, kind)
+            if _same_file(handle, path):
+                return handle
+            os.close(handle)
+
+    def _wait(self, handle: int, kind: int) -> None:
+        try:
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.notify("waiting for another patchkit to finish ...")
+            fcntl.flock(handle, kind)
+
+    def _remove_empty_state(self) -> None:
+        """Remove the state folder when nothing is recorded; the lock goes last.
+
+        Kept bytes without a ledger are somebody's originals whose ledger was lost: they stay.
+        """
+        if self._ledger_path.exists() or self._journal_path.exists():
+            return
+        objects = self.folder / "objects"
+        with contextlib.suppress(OSError):
+            for file in [*_listdir(objects), *_listdir(self.folder)]:
+                if file.name.endswith(TEMPORARY):
+                    file.unlink()
+            with contextlib.suppress(FileNotFoundError):
+                objects.rmdir()
+            (self.folder / "lock").unlink()
+            self.folder.rmdir()
+
+    # Writing
+
+    def commit(self, changes: Sequence[Change], ledger: Ledger, keep: Sequence[bytes] = ()) -> None:
+        """Make all changes and record ``ledger``, or leave everything as it was.
+
+        ``keep`` are bytes the new ledger refers to by digest. Call it inside :meth:`writing`.
+        Raises StoreError, after rolling back, when a file cannot be written.
+        """
+        changes = [c for c in changes if c.before is not None or c.after is not None]
+        new_text = dump_ledger(ledger) if ledger.entries else None
+        if not changes and self._read_text(self._ledger_path) == new_text:
+            return
+        try:
+            self._write_journal(changes, new_text, keep)
+            for change in changes:
+                self._replace(change)
+            self._write_ledger(new_text)
+        except BaseException as error:
+            self._roll_back_after(error)
+            raise
+        self._finish(ledger)
+
+    def _roll_back_after(self, error: BaseException) -> None:
+        try:
+            self.recover()
+        except PatchkitError as second:
+            if isinstance(error, PatchkitError):
+                error.hint = (
+                    f"{error.hint} Rolling back failed too ({second.message}); nothing is lost: "
+                    "run patchkit status once the cause is mended."
+                )
+
+    def _write_journal(
+        self, changes: Sequence[Change], new_text: str | None, keep: Sequence[bytes]
+    ) -> None:
+        self._write_journal_of([], new_text)  # explains the objects, should we be cut off here
+        kept_bytecode = {c.path: self.keep_bytecode(c.path) for c in changes}
+        for data in keep:
+            self._keep(data)
+        for change in changes:
+            for snapshot in (change.before, change.after):
+                if snapshot:
+                    self._keep(snapshot.data)
+            for _, data in kept_bytecode[change.path]:
+                self._keep(data)
+        rows = [
+            {
+                "path": c.path,
+                "before": _snapshot_to_dict(c.before),
+                "after": _snapshot_to_dict(c.after),
+                "bytecode": [bytecode_to_dict(b) for b, _ in kept_bytecode[c.path]],
+                "folders": list(c.folders),
+            }
+            for c in changes
+        ]
+        self._write_journal_of(rows, new_text)
+
+    def _write_journal_of(self, changes: list[dict[str, Any]], new_text: str | None) -> None:
+        document = {
+            "schema": _JOURNAL_SCHEMA,
+            "ledger_before": _text_digest(self._read_text(self._ledger_path)),
+            "ledger_after": _text_digest(new_text),
+            "changes": changes,
+        }
+        self._write_state(self._journal_path, json.dumps(document, indent=1).encode())
+
+    def _keep(self, data: bytes) -> None:
+        path = self.folder / "objects" / digest_of(data)
+        if path.exists() and path.read_bytes() == data:
+            return
+        path.parent.mkdir(exist_ok=True)
+        self._write_state(path, data)
+
+    def _replace(self, change: Change) -> None:
+        for folder in change.folders:
+            if change.after is not None:
+                self._step("create", folder, lambda p: p.mkdir(exist_ok=True))
+        self._put(change.path, change.after)
+        self._drop_bytecode(change.path)
+        for item in change.bytecode:
+            self._restore_bytecode(item)
+        if change.after is None:
+            self._remove_folders(change.folders)
+
+    def _put(self, path: str, snapshot: Snapshot | None) -> None:
+        """Make ``path`` what ``snapshot`` says, atomically: never written in place."""
+        full = self.root / path
+        temporary = full.with_name(f".{full.name}{TEMPORARY}")
+        try:
+            if snapshot is None:
+                full.unlink(missing_ok=True)
+            else:
+                _write_temporary(temporary, snapshot)
+                os.replace(temporary, full)
+            _sync_folder(full.parent)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise _store_error("write", full, error) from error
+
+    def _drop_bytecode(self, path: str) -> None:
+        for file in self.bytecode_of(path):
+            self._step("remove", file.relative_to(self.root).as_posix(), lambda p: p.unlink())
+        cache = (self.root / path).parent / "__pycache__"
+        with contextlib.suppress(OSError):
+            if path.endswith(".py") and not os.listdir(cache):
+                cache.rmdir()
+
+    def _restore_bytecode(self, item: Bytecode) -> None:
+        snapshot = Snapshot(self.kept(item.sha256), item.mode, item.mtime_ns)
+        self._step("create", str(Path(item.path).parent), lambda p: p.mkdir(exist_ok=True))
+        self._put(item.path, snapshot)
+
+    def _remove_folders(self, folders: Sequence[str]) -> None:
+        for folder in reversed(folders):
+            with contextlib.suppress(OSError):
+                (self.root / folder).rmdir()
+
+    def _step(self, verb: str, path: str, action: Callable[[Path], None]) -> None:
+        full = self.root / path
+        try:
+            action(full)
+        except OSError as error:
+            raise _store_error(verb, full, error) from error
+
+    def _write_ledger(self, text: str | None) -> None:
+        if text is not None:
+            self._write_state(self._ledger_path, text.encode())
+        elif self._ledger_path.exists():
+            self._step("remove", f"{STATE_FOLDER}/ledger.json", lambda p: p.unlink())
+            _sync_folder(self.folder)
+
+    def _write_state(self, path: Path, data: bytes) -> None:
+        temporary = path.with_name(path.name + TEMPORARY)
+        try:
+            _write_temporary(temporary, Snapshot(data, 0o644, time.time_ns()))
+            os.replace(temporary, path)
+            _sync_folder(path.parent)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise _store_error("write", path, error) from error
+
+    def _finish(self, ledger: Ledger) -> None:
+        """Drop the kept bytes nothing refers to, then the journal that explains them."""
+        wanted = _object_names(ledger)
+        for file in _listdir(self.folder / "objects"):
+            if file.name not in wanted:
+                self._step("remove", f"{STATE_FOLDER}/objects/{file.name}", lambda p: p.unlink())
+        for file in _listdir(self.folder):
+            if file.name.endswith(TEMPORARY):
+                self._step("remove", f"{STATE_FOLDER}/{file.name}", lambda p: p.unlink())
+        self._step("remove", f"{STATE_FOLDER}/journal.json", lambda p: p.unlink(missing_ok=True))
+        _sync_folder(self.folder)
+
+    def _read_text(self, path: Path) -> str | None:
+        try:
+            return path.read_text("utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise LedgerError(
+                f"{path} cannot be read: {error}", hint="Look at the file."
+            ) from error
+
+    # Recovery
+
+    def recover(self) -> None:
+        """Finish or roll back what an interrupted run left; does nothing when there is none.
+
+        A file that holds neither the bytes from before nor those that were to come was changed
+        by someone else since: it is left alone.
+        """
+        text = self._read_text(self._journal_path)
+        if text is None:
+            return
+        journal = _load_journal(text, self._journal_path)
+        before, after = journal["ledger_before"], journal["ledger_after"]
+        now = _text_digest(self._read_text(self._ledger_path))
+        if now != after or before == after:
+            self.notify("rolling back an interrupted run ...")
+            for change in reversed(journal["changes"]):
+                self._roll_back(change)
+        self._finish(self.load())
+
+    def _roll_back(self, change: dict[str, Any]) -> None:
+        path = change["path"]
+        temporary = str(Path(path).with_name(f".{Path(path).name}{TEMPORARY}"))
+        self._step("remove", temporary, lambda p: p.unlink(missing_ok=True))
+        current, before = self.snapshot(path), change["before"]
+        untouched = _same_as(current, before)
+        if not untouched and not _same_as(current, change["after"]):
+            return
+        if not untouched:
+            self._put(path, self._snapshot_from_dict(before) if before else None)
+        self._drop_bytecode(path)
+        for item in change["bytecode"]:
+            self._restore_bytecode(bytecode_from_dict(item))
+        if before is None:
+            self._remove_folders(change["folders"])
+
+    def _snapshot_from_dict(self, value: dict[str, Any]) -> Snapshot:
+        return Snapshot(self.kept(value["sha256"]), value["mode"], value["mtime_ns"], value["link"])
+
+
+def _snapshot_to_dict(snapshot: Snapshot | None) -> dict[str, Any] | None:
+    if snapshot is None:
+        return None
+    return {
+        "sha256": snapshot.digest,
+        "mode": snapshot.mode,
+        "mtime_ns": snapshot.mtime_ns,
+        "link": snapshot.link,
+    }
+
+
+def _same_as(current: Snapshot | None, value: dict[str, Any] | None) -> bool:
+    if current is None or value is None:
+        return current is None and value is None
+    return (current.digest, current.link) == (value["sha256"], value["link"])
+
+
+def _load_journal(text: str, path: Path) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = json.loads(text)
+        if document["schema"] != _JOURNAL_SCHEMA:
+            raise ValueError(f"schema {document['schema']}")
+        for change in document["changes"]:
+            _ = change["path"], change["before"], change["after"], change["bytecode"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise LedgerError(
+            f"{path} is damaged ({error})",
+            hint="Reinstall the distribution, remove the .patchkit folder, then apply again.",
+        ) from error
+    return document
+
+
+def _object_names(ledger: Ledger) -> set[str]:
+    names = {f.pristine for f in ledger.files if f.pristine}
+    return names | {b.sha256 for f in ledger.files for b in f.bytecode}
+
+
+def _text_digest(text: str | None) -> str | None:
+    return None if text is None else digest_of(text.encode())
+
+
+def _listdir(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _same_file(handle: int, path: Path) -> bool:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(handle)
+    return (mine.st_dev, mine.st_ino) == (found.st_dev, found.st_ino)
+
+
+def _write_temporary(path: Path, snapshot: Snapshot) -> None:
+    """Write a new file beside its target, with mode, owner and time, and flush it to disk."""
+    path.unlink(missing_ok=True)
+    if snapshot.link is not None:
+        os.symlink(snapshot.link, path)
+        return
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(snapshot.data)
+        file.flush()
+        with contextlib.suppress(PermissionError):
+            os.fchown(file.fileno(), snapshot.uid, snapshot.gid)
+        os.fchmod(file.fileno(), snapshot.mode)
+        os.utime(file.fileno(), ns=(snapshot.mtime_ns, snapshot.mtime_ns))
+        os.fsync(file.fileno())
+
+
+def _stat_through(full: Path) -> os.stat_result:
+    try:
+        return os.stat(full)
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"{full} is a link to a file that does not exist", hint="Reinstall the distribution."
+        ) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)
+
+
+def _store_error(verb: str, path: Path, error: OSError) -> StoreError:
+    reasons = {
+        errno.EACCES: "Run as the user that owns the environment.",
+        errno.EPERM: "Run as the user that owns the environment.",
+        errno.EROFS: "The file system is mounted read-only; patch where the image is built.",
+        errno.ENOSPC: "Free some space, then run the same command again.",
+        errno.EDQUOT: "Free some space, then run the same command again.",
+    }
+    return StoreError(
+        f"cannot {verb} {path}: {error.strerror or error}",
+        hint=reasons.get(error.errno or 0, "Mend the cause, then run the same command again."),
+    )
+
+
+def say_on_terminal(text: str) -> None:
+    """Print progress on a terminal; say nothing in a pipe."""
+    if sys.stderr.isatty():
+        print(f"patchkit: {text}", file=sys.stderr)
