@@ -1,0 +1,32 @@
+def _patchkit_get_cuda_version(cached):
+    """Let torch answer while Dynamo traces; report once where nvcc and torch differ."""
+    import logging
+
+    import torch
+
+    @functools.cache
+    def answer():
+        found = cached()
+        if torch.version.cuda and Version(torch.version.cuda).release[:2] != found.release[:2]:
+            logging.getLogger(__name__).warning(
+                "nvcc is for CUDA %s, torch for CUDA %s: nvcc's version decides what is built.",
+                found,
+                torch.version.cuda,
+            )
+        return found
+
+    @functools.wraps(cached)
+    def get_cuda_version():
+        # Nothing is built while Dynamo traces, and the answer must not stay in the cache.
+        if torch.compiler.is_compiling() and torch.version.cuda:
+            return Version(torch.version.cuda)
+        return answer()
+
+    def cache_clear():
+        answer.cache_clear()
+        cached.cache_clear()
+
+    get_cuda_version.cache_clear = cache_clear
+    get_cuda_version.cache_info = cached.cache_info
+    get_cuda_version.cache_parameters = cached.cache_parameters
+    return get_cuda_version
