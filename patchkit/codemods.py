@@ -218,10 +218,9 @@ def _decorate(
     start = _definition_start(source, node)
     indent = source.indentation(start)
     note = f"# {marker(patch)}"
+    text = f"{indent}@{decorator}  {note}\n"
     if above:
-        text = _indent(f"{note}\n{above.rstrip()}\n\n\n@{decorator}\n", indent)
-    else:
-        text = f"{indent}@{decorator}  {note}\n"
+        text = _indent(f"{note}\n{above.strip()}", indent) + f"\n\n\n{indent}@{decorator}\n"
     return _match(_where(source, node, name), _insert(source, start, text))
 
 
@@ -304,11 +303,11 @@ def wrap_custom_op(source: SourceFile, patch: Patch, table: Mapping[str, Any]) -
 def _wrap(source: SourceFile, params: _Params, node: cst.FunctionDef) -> Match:
     block = _wrapper_text(params, _signature(source, node))
     name = node.name.value
-    note = f"# {marker(params.patch)}"
-    text = f"{note}\n{block}\n\n@_patchkit_{name}\n"
     start = _definition_start(source, node)
-    insertion = _insert(source, start, _indent(text, source.indentation(start)))
-    return _match(_where(source, node, params.text("function")), insertion)
+    indent = source.indentation(start)
+    text = _indent(f"# {marker(params.patch)}\n{block}", indent)
+    text += f"\n\n{indent}@_patchkit_{name}\n"
+    return _match(_where(source, node, params.text("function")), _insert(source, start, text))
 
 
 def _wrapper_text(params: _Params, signature: str) -> str:

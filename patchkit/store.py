@@ -467,7 +467,8 @@ class Store:
             self._remove_folders(change["folders"])
 
     def _snapshot_from_dict(self, value: dict[str, Any]) -> Snapshot:
-        return Snapshot(self.kept(value["sha256"]), value["mode"], value["mtime_ns"], value["link"])
+        names = ("mode", "mtime_ns", "link", "uid", "gid")
+        return Snapshot(self.kept(value["sha256"]), *(value[name] for name in names))
 
 
 def _snapshot_to_dict(snapshot: Snapshot | None) -> dict[str, Any] | None:
@@ -478,6 +479,8 @@ def _snapshot_to_dict(snapshot: Snapshot | None) -> dict[str, Any] | None:
         "mode": snapshot.mode,
         "mtime_ns": snapshot.mtime_ns,
         "link": snapshot.link,
+        "uid": snapshot.uid,
+        "gid": snapshot.gid,
     }
 
 

@@ -1,0 +1,379 @@
+"""The apply operation: choose patches, plan every folder, then write, all or nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from patchkit.catalog import Catalog, Project
+from patchkit.environment import (
+    Distribution,
+    Target,
+    find_distribution,
+    linked_folder,
+    other_owners,
+)
+from patchkit.errors import PatchkitError, TargetError
+from patchkit.ledger import FileEntry, Ledger, LedgerEntry
+from patchkit.manifest import Patch
+from patchkit.plan import (
+    APPLIED,
+    NOT_APPLIED,
+    UPGRADED,
+    Original,
+    check_together,
+    content,
+    edits_by_file,
+    make_entry,
+)
+from patchkit.results import Notify, Result, Row
+from patchkit.sites import (
+    INTERRUPTED,
+    SitePlan,
+    back_to_pristine,
+    commit_all,
+    forget_file,
+    installed_in,
+    patched_snapshot,
+    result_of,
+    state_of,
+)
+from patchkit.store import Change, Snapshot, Store, digest_of
+
+# Choosing
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A patch to apply, and the distribution it is for."""
+
+    patch: Patch
+    distribution: Distribution
+
+
+def select(
+    target: Target, catalog: Catalog, ids: Sequence[str], project: Project
+) -> tuple[list[Wanted], list[str]]:
+    """Choose what to apply: the named patches, the project's set, or the defaults that fit.
+
+    Returns them and why a default was left out. Raises PatchkitError when a named patch is
+    unknown or does not fit, or when nothing is left to apply.
+    """
+    named = list(dict.fromkeys(ids)) or list(project.patches or ())
+    if named:
+        return [_must_fit(target, catalog.get(i)) for i in named], []
+    if project.patches is not None:
+        raise PatchkitError(
+            f"{project.file} asks for no patches", hint="Add ids to its list, or name patches."
+        )
+    chosen, left_out = [], []
+    for patch in (p for p in catalog.patches if p.default):
+        try:
+            chosen.append(_must_fit(target, patch))
+        except PatchkitError as error:
+            left_out.append(error.message)
+    if not chosen:
+        raise PatchkitError(
+            "no default patch fits: " + ("; ".join(left_out) or "there are none"),
+            hint="See what there is with: patchkit list; or name another target with --python.",
+        )
+    return chosen, left_out
+
+
+def _must_fit(target: Target, patch: Patch) -> Wanted:
+    found = find_distribution(target, patch.distribution)
+    if found is None:
+        raise TargetError(
+            f"{patch.id}: {patch.distribution} is not installed in {target.described}",
+            hint="Name another target with --python PATH or --site-packages DIR.",
+        )
+    if why := unfit(patch, found):
+        hint = "Install it from a wheel instead." if found.editable else _LIST
+        raise PatchkitError(f"{patch.id}: {why}", hint=hint)
+    return Wanted(patch, found)
+
+
+_LIST = "See which patches fit with: patchkit list"
+
+
+def unfit(patch: Patch, distribution: Distribution) -> str:
+    """Say why a patch is not for an installed distribution, or return ''."""
+    if not patch.fits(distribution.version):
+        return f"is for {patch.distribution} {patch.versions}, installed is {distribution.version}"
+    if distribution.editable:
+        return (
+            f"{distribution.name} is an editable install of {distribution.editable}; "
+            "patchkit does not edit checkouts"
+        )
+    return ""
+
+
+# Applying
+
+
+def apply(
+    target: Target,
+    catalog: Catalog,
+    ids: Sequence[str],
+    project: Project,
+    *,
+    dry_run: bool,
+    notify: Notify,
+) -> Result:
+    """Apply patches, completely or not at all; files already right are not touched.
+
+    Raises PatchkitError when anything is not as it must be; nothing is changed then.
+    """
+    wanted, left_out = select(target, catalog, ids, project)
+    stores = [
+        Store(root, notify) for root in sorted({w.distribution.site_packages for w in wanted})
+    ]
+    groups = {s.root: [w for w in wanted if w.distribution.site_packages == s.root] for s in stores}
+
+    def plan(store: Store) -> SitePlan:
+        return plan_apply(store, groups[store.root], notify)
+
+    with ExitStack() as stack:
+        for store in stores:
+            stack.enter_context(store.reading())
+        if dry_run or all(_nothing_to_do(s, groups[s.root]) for s in stores):
+            problems = [INTERRUPTED.format(root=s.root) for s in stores if s.interrupted()]
+            return replace(result_of([plan(s) for s in stores], left_out), problems=tuple(problems))
+    return result_of(commit_all(stores, plan), left_out)
+
+
+def _nothing_to_do(store: Store, wanted: Sequence[Wanted]) -> bool:
+    """Say whether all is applied as asked; then nothing is written, not even a lock."""
+    if store.interrupted():
+        return False
+    ledger = store.load()
+    return all(_is_applied(store, ledger, item) for item in wanted)
+
+
+def _is_applied(store: Store, ledger: Ledger, item: Wanted) -> bool:
+    entry = ledger.entry(item.patch.id)
+    return (
+        entry is not None
+        and entry.digest == item.patch.digest
+        and state_of(store, ledger, entry)[0].state == APPLIED
+    )
+
+
+def plan_apply(store: Store, wanted: Sequence[Wanted], notify: Notify) -> SitePlan:
+    """Plan one folder: what an upgrade or reinstall undid is dropped, the rest must be exact.
+
+    Raises PatchkitError when a file drifted, an edit does not match, or patches conflict.
+    """
+    before = store.load()
+    site = SitePlan(store, before)
+    touched: dict[str, Distribution] = {}
+    dropped = _drop_undone(site, wanted, touched)
+    fresh = [w for w in wanted if not _is_applied(store, before, w)]
+    if fresh:
+        notify("rewriting " + ", ".join(w.patch.id for w in fresh) + " ...")
+    for item in fresh:
+        old = site.ledger.entry(item.patch.id)
+        paths = [
+            *edits_by_file(item.patch, item.distribution.version),
+            *(old.splices if old else ()),
+        ]
+        touched |= dict.fromkeys(paths, item.distribution)
+    originals = originals_of(store, before, touched)
+    for item in wanted:
+        site.rows.append(_apply_one(site, item, originals, fresh=item in fresh))
+    check_together(site.ledger.entries)
+    for path in sorted(touched):
+        _plan_file(site, before, originals[path])
+    for file in before.files:
+        if file.path not in touched and not site.ledger.owners(file.path):
+            forget_file(site, file, dropped.get(file.path))
+    return site
+
+
+def _drop_undone(
+    site: SitePlan, wanted: Sequence[Wanted], touched: dict[str, Distribution]
+) -> dict[str, Distribution | None]:
+    """Drop entries of the wanted distributions that an upgrade or a reinstall undid.
+
+    Returns what is installed now for each file of theirs. A reinstall can undo a patch in part:
+    the files it left patched are added to ``touched``, so that they follow the ledger again.
+    """
+    keys = {w.distribution.key for w in wanted}
+    ids = {w.patch.id for w in wanted}
+    files: dict[str, Distribution | None] = {}
+    for entry in site.ledger.entries:
+        if entry.distribution not in keys:
+            continue
+        found, _ = state_of(site.store, site.ledger, entry)
+        if found.state not in (UPGRADED, NOT_APPLIED):
+            continue
+        if entry.id not in ids:
+            site.warnings.append(
+                f"{entry.id} is no longer applied ({found.detail}) and was dropped from the "
+                f"ledger; apply it again with: patchkit apply {entry.id}"
+            )
+        distribution = installed_in(site.store, entry.distribution)
+        files |= dict.fromkeys(entry.splices, distribution)
+        if found.state == NOT_APPLIED and distribution:
+            touched |= dict.fromkeys(entry.splices, distribution)
+        site.ledger = site.ledger.without(entry.id)
+    return files
+
+
+def _apply_one(
+    site: SitePlan, item: Wanted, originals: Mapping[str, Original], *, fresh: bool
+) -> Row:
+    old = site.ledger.entry(item.patch.id)
+    if old is not None and not fresh:
+        return _row(item, "already applied", old)
+    entry = make_entry(item.patch, item.distribution.version, originals)
+    site.ledger = site.ledger.with_entry(entry)
+    return _row(item, f"replaced revision {old.revision}" if old else "applied", entry)
+
+
+def _row(item: Wanted, state: str, entry: LedgerEntry) -> Row:
+    return Row(
+        id=entry.id,
+        state=state,
+        distribution=item.distribution.name,
+        installed=str(item.distribution.version),
+        revision=item.patch.revision,
+        recorded_revision=entry.revision,
+        files=tuple(sorted(entry.splices)),
+    )
+
+
+# Originals
+
+
+def originals_of(
+    store: Store, ledger: Ledger, touched: Mapping[str, Distribution]
+) -> dict[str, Original]:
+    """Return the pristine bytes of every file to touch.
+
+    Raises PatchkitError when one drifted, lies behind a linked folder, is claimed by two
+    distributions, or cannot be shown to be original.
+    """
+    by_distribution: dict[Path, list[str]] = {}
+    for path, distribution in touched.items():
+        by_distribution.setdefault(distribution.dist_info, []).append(path)
+    for paths in by_distribution.values():
+        _check_owners(touched[paths[0]], paths)
+    return {path: _original(store, ledger, touched[path], path) for path in touched}
+
+
+def _check_owners(distribution: Distribution, paths: Sequence[str]) -> None:
+    for path, others in other_owners(distribution, paths).items():
+        mine = distribution.dist_info.name.removesuffix(".dist-info")
+        raise TargetError(
+            f"{path} belongs to two distributions: {mine} and {', '.join(others)}",
+            hint="Uninstall one of them, reinstall the other, then apply again.",
+        )
+
+
+def _original(store: Store, ledger: Ledger, distribution: Distribution, path: str) -> Original:
+    if link := linked_folder(store.root, path):
+        raise TargetError(
+            f"{link} is a symbolic link; patchkit does not write through linked folders",
+            hint="Install the distribution itself into this environment "
+            "(uv: --link-mode=copy or hardlink).",
+        )
+    row = distribution.record.get(path)
+    entry, current = ledger.file(path), store.snapshot(path)
+    digest = current.digest if current else None
+    recorded = row.sha256 if row else None
+    if entry and digest == entry.patched and entry.pristine == recorded:
+        return Original(path, store.kept(entry.pristine) if entry.pristine else None)
+    if row is None:
+        return _unlisted(store, distribution, path, current)
+    if recorded is None:
+        raise TargetError(
+            f"RECORD of {distribution.requirement} gives no sha256 for {path}, so nothing shows "
+            "which bytes are original",
+            hint=_reinstall(distribution),
+        )
+    if current is None:
+        raise TargetError(f"{store.root / path} is missing", hint=_reinstall(distribution))
+    if digest != recorded:
+        raise TargetError(
+            f"{store.root / path} drifted: it is neither as installed nor as patched",
+            hint=_reinstall(distribution),
+        )
+    return Original(path, current.data)
+
+
+def _unlisted(
+    store: Store, distribution: Distribution, path: str, current: Snapshot | None
+) -> Original:
+    """Accept a file that RECORD does not list only when it is one that a patch is to add."""
+    top = path.split("/")[0]
+    if not any(listed.split("/")[0] == top for listed in distribution.record):
+        raise TargetError(
+            f"{path} does not lie in {distribution.requirement}",
+            hint="A patch may only add files beside files of its own distribution.",
+        )
+    if current is not None:
+        raise TargetError(
+            f"{store.root / path} is not listed in RECORD of {distribution.requirement}",
+            hint="Something else put it there; move it away, then apply again.",
+        )
+    return Original(path, None)
+
+
+def _reinstall(distribution: Distribution) -> str:
+    return (
+        "See how with: patchkit diff. To start afresh, reinstall it, then apply again: "
+        f"pip install --force-reinstall --no-deps {distribution.requirement}"
+    )
+
+
+# Files
+
+
+def _plan_file(site: SitePlan, before: Ledger, original: Original) -> None:
+    """Add the change that brings one file to what the ledger being built says."""
+    path = original.path
+    current, entry = site.store.snapshot(path), before.file(path)
+    if entry is None or not current or current.digest != entry.patched:
+        entry = _fresh_file(site, path, current)
+    data = content(site.ledger, original)
+    if data is None or not site.ledger.owners(path):
+        site.ledger = site.ledger.with_file(path, None)
+        if current and current.data != original.data:
+            site.changes.append(back_to_pristine(entry, current, original.data))
+        return
+    entry = replace(entry, patched=digest_of(data))
+    site.ledger = site.ledger.with_file(path, entry)
+    if original.data is not None:
+        site.keep.append(original.data)
+    if current is None or current.data != data:
+        after = patched_snapshot(entry, current, data)
+        site.changes.append(Change(path, current, after, folders=entry.folders))
+
+
+def _fresh_file(site: SitePlan, path: str, current: Snapshot | None) -> FileEntry:
+    """Describe a file as it is before its first patch."""
+    if current is None:
+        folders = [p.as_posix() for p in reversed(Path(path).parents) if p.name]
+        missing = tuple(f for f in folders if not (site.store.root / f).is_dir())
+        return FileEntry(path, None, "", 0o666 & ~_umask(), 0, folders=missing)
+    bytecode = site.store.keep_bytecode(path)
+    site.keep += [data for _, data in bytecode]
+    return FileEntry(
+        path=path,
+        pristine=current.digest,
+        patched="",
+        mode=current.mode,
+        mtime_ns=current.mtime_ns,
+        link=current.link,
+        bytecode=tuple(item for item, _ in bytecode),
+    )
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask

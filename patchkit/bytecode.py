@@ -1,0 +1,26 @@
+"""Cached bytecode that Python would run although the source says something else."""
+
+from __future__ import annotations
+
+import _imp
+from pathlib import Path
+
+_CHECKED = 0b10
+_HASHED = 0b01
+
+
+def stale_bytecode(cached: Path, source: Path) -> bool:
+    """Say whether ``cached`` would be run without being the bytecode of ``source``.
+
+    Only hash-based bytecode that Python does not check can be: the other kinds carry the source's
+    time and size, or its hash, and Python compares them itself (PEP 552).
+    """
+    try:
+        header = cached.read_bytes()[:16]
+    except OSError:
+        return False
+    flags = int.from_bytes(header[4:8], "little")
+    if len(header) < 16 or not flags & _HASHED or flags & _CHECKED:
+        return False
+    magic = int.from_bytes(header[:4], "little")
+    return header[8:16] != _imp.source_hash(magic, source.read_bytes())

@@ -1,0 +1,166 @@
+"""Where patches come from: shipped with patchkit, the project's ``./patches``, ``--patches DIR``.
+
+Only reads files. No code of a patch runs here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from patchkit.errors import ManifestError, PatchkitError
+from patchkit.manifest import MANIFEST, Patch, parse_patch, parse_toml
+
+PROJECT_FILES = ("patchkit.toml", "pyproject.toml")
+_LARGEST = 1 << 20
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project's choice: which patches it wants and where its own are. ``file`` may be ''."""
+
+    file: str = ""
+    patches: tuple[str, ...] | None = None
+    folders: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Every patch known, sorted by id, and which of them were shipped with patchkit."""
+
+    patches: tuple[Patch, ...]
+    shipped: frozenset[str] = frozenset()
+
+    def get(self, patch_id: str) -> Patch:
+        """Return the patch with this id; raises PatchkitError when there is none."""
+        for patch in self.patches:
+            if patch.id == patch_id:
+                return patch
+        raise PatchkitError(
+            f"there is no patch {patch_id!r}",
+            hint="See what there is with: patchkit list"
+            + _similar(patch_id, [p.id for p in self.patches]),
+        )
+
+    def find(self, patch_id: str) -> Patch | None:
+        """Return the patch with this id, or None."""
+        return next((p for p in self.patches if p.id == patch_id), None)
+
+
+def _similar(name: str, known: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, known, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def shipped_folder() -> Path:
+    """Return the folder of shipped patches, in a wheel or in a checkout."""
+    here = Path(__file__).resolve().parent
+    return here / "_patches" if (here / "_patches").is_dir() else here.parent / "patches"
+
+
+def load_catalog(folders: Sequence[str | Path], project: Project, cwd: Path) -> Catalog:
+    """Read all patches. Raises ManifestError naming every problem in every folder."""
+    shipped = _patch_folders(shipped_folder())
+    own = [f for given in folders for f in _given(Path(given))]
+    own += [f for given in project.folders for f in _given(given)]
+    if not project.folders:
+        own += _patch_folders(cwd / "patches")
+    found: dict[str, Patch] = {}
+    problems: list[str] = []
+    for folder in [*shipped, *own]:
+        try:
+            _add(found, read_patch(folder))
+        except ManifestError as error:
+            problems.append(error.message)
+    if problems:
+        raise ManifestError("\n".join(problems), hint="See docs/writing-a-patch.md.")
+    patches = tuple(found[k] for k in sorted(found))
+    return Catalog(patches, frozenset(folder.name for folder in shipped))
+
+
+def _add(found: dict[str, Patch], patch: Patch) -> None:
+    other = found.setdefault(patch.id, patch)
+    if other.digest != patch.digest:
+        raise ManifestError(
+            f"two different patches are called {patch.id}: {other.folder} and {patch.folder}"
+        )
+
+
+def _given(folder: Path) -> list[Path]:
+    if (folder / MANIFEST).is_file():
+        return [folder]
+    found = _patch_folders(folder)
+    if not found:
+        raise ManifestError(
+            f"--patches {folder}: no patch in this folder",
+            hint=f"A patch is a folder with a {MANIFEST}; give it, or the folder it lies in.",
+        )
+    return found
+
+
+def _patch_folders(folder: Path) -> list[Path]:
+    return sorted(manifest.parent for manifest in folder.glob(f"*/{MANIFEST}"))
+
+
+def read_patch(folder: Path) -> Patch:
+    """Read one patch folder; raises ManifestError naming file and field of each problem."""
+    files = {}
+    for file in sorted(folder.rglob("*")):
+        name = file.relative_to(folder).as_posix()
+        if file.is_file() and not _ignored(name):
+            files[name] = _read_text(file)
+    return parse_patch(folder.resolve().name, files, str(folder))
+
+
+def _ignored(name: str) -> bool:
+    parts = name.split("/")
+    return "__pycache__" in parts or any(part.startswith(".") for part in parts)
+
+
+def _read_text(file: Path) -> str:
+    try:
+        if file.stat().st_size > _LARGEST:
+            raise ManifestError(f"{file}: larger than {_LARGEST} bytes")
+        return file.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ManifestError(f"{file}: cannot be read as UTF-8 text: {error}") from error
+
+
+def load_project(cwd: Path) -> Project:
+    """Return ``patchkit.toml`` or ``[tool.patchkit]`` of the nearest folder that has one.
+
+    Keys: ``patches`` (ids to apply) and ``folders`` (where the project's own patches are,
+    relative to the file). Raises ManifestError naming file and field.
+    """
+    for folder in [cwd, *cwd.parents]:
+        for name in PROJECT_FILES:
+            file = folder / name
+            if not file.is_file():
+                continue
+            table = parse_toml(_read_text(file), str(file))
+            if name == "pyproject.toml":
+                table = table.get("tool", {}).get("patchkit")
+            if table is not None:
+                return _read_project(file, table)
+    return Project()
+
+
+def _read_project(file: Path, table: dict[str, Any]) -> Project:
+    problems = [f"{key}: unknown key" for key in sorted(set(table) - {"patches", "folders"})]
+    for key in ("patches", "folders"):
+        value = table.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            problems.append(f"{key}: must be a list of strings")
+    if problems:
+        lines = "\n".join(f"  {p}" for p in problems)
+        raise ManifestError(
+            f"{file}: {len(problems)} problem{'s' * (len(problems) > 1)}\n{lines}",
+            hint='Known keys are patches = ["id", ...] and folders = ["dir", ...].',
+        )
+    patches = tuple(table["patches"]) if "patches" in table else None
+    folders = tuple(file.parent / folder for folder in table.get("folders", []))
+    return Project(str(file), patches, folders)

@@ -1,0 +1,238 @@
+"""The command line: parse, call, render, exit code. Nothing else prints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from patchkit import __version__, inspection, report
+from patchkit.catalog import Catalog, Project, load_catalog, load_project
+from patchkit.environment import Target, find_target
+from patchkit.errors import PatchkitError
+from patchkit.results import Result
+from patchkit.store import say_on_terminal
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_EXIT = "Exit codes: 0 the environment is in the state asked for, 1 it is not, 2 wrong usage."
+
+
+@dataclass
+class Session:
+    """One command: its options, and what they lead to, found when first asked for."""
+
+    command: str
+    python: str | None
+    site_packages: str | None
+    patches: tuple[str, ...]
+    as_json: bool
+    found: Target | None = None
+
+    def target(self) -> Target:
+        """Return the target; raises TargetError."""
+        if self.found is None:
+            self.found = find_target(self.python, self.site_packages)
+        return self.found
+
+    def project(self) -> Project:
+        """Return the project's choice of patches; raises ManifestError."""
+        return load_project(Path.cwd())
+
+    def catalog(self) -> Catalog:
+        """Return every patch known; raises ManifestError."""
+        return load_catalog(self.patches, self.project(), Path.cwd())
+
+    def knows(self, patch_id: str) -> bool:
+        """Say whether there is a patch of that name; a broken catalog knows none."""
+        try:
+            return self.catalog().find(patch_id) is not None
+        except PatchkitError:
+            return False
+
+    def show(self, result: Result, text: str, **extra: Any) -> None:
+        """Print a result and leave with its exit code."""
+        if self.as_json:
+            extra.setdefault("patches", [report.row_dict(row) for row in result.rows])
+            click.echo(
+                report.document(self.command, self.found, ok=result.ok, result=result, **extra)
+            )
+        elif text:
+            click.echo(text)
+        sys.exit(0 if result.ok else 1)
+
+    def refuse(self, error: PatchkitError) -> None:
+        """Print an error and what to type next, and leave with exit code 1."""
+        if self.as_json:
+            click.echo(report.document(self.command, self.found, ok=False, error=error))
+        else:
+            click.echo(click.style("error: ", fg="red") + error.message, err=True)
+            if error.hint:
+                click.echo(f"hint: {error.hint}", err=True)
+        sys.exit(1)
+
+
+def _target_options(function: F) -> F:
+    """Add the options every command has."""
+    options = [
+        click.option("--python", metavar="PATH", help="Target interpreter, or an environment."),
+        click.option(
+            "--site-packages", metavar="DIR", help="Target folder (also of pip install --target)."
+        ),
+        click.option(
+            "--patches", metavar="DIR", multiple=True, help="More patches; may be repeated."
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/json.md)."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _command(name: str, examples: str) -> Callable[[F], click.Command]:
+    """Register a command whose function takes a Session first, and whose errors are shown."""
+
+    def register(function: F) -> click.Command:
+        def run(
+            python: str | None,
+            site_packages: str | None,
+            patches: tuple[str, ...],
+            as_json: bool,
+            **options: Any,
+        ) -> None:
+            if python is not None and site_packages is not None:
+                raise click.UsageError("give --python or --site-packages, not both")
+            session = Session(name, python, site_packages, patches, as_json)
+            try:
+                function(session, **options)
+            except PatchkitError as error:
+                session.refuse(error)
+
+        run.__doc__ = function.__doc__
+        run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+        epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in examples.splitlines())
+        return main.command(name, epilog=f"{epilog}\n\n{_EXIT}")(_target_options(run))
+
+    return register
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="patchkit")
+def main() -> None:
+    """Apply versioned, reversible patches to installed ML packages.
+
+    The target is --python, --site-packages, $VIRTUAL_ENV, or the interpreter running patchkit,
+    in this order.
+    """
+
+
+@_command("list", "patchkit list\npatchkit list --python /srv/venv --json")
+def list_(session: Session) -> None:
+    """List the patches known and whether they fit the target."""
+    catalog = session.catalog()
+    result = inspection.list_patches(session.target(), catalog)
+    session.show(
+        result,
+        report.catalog_table(catalog, result),
+        patches=report.catalog_rows(catalog, result),
+    )
+
+
+@_command("status", "patchkit status\npatchkit status --site-packages ./vendored --json")
+def status(session: Session) -> None:
+    """Say for each patch whether it is applied, and whether what is recorded still holds."""
+    catalog = session.catalog()
+    result = inspection.status(session.target(), catalog, say_on_terminal)
+    session.show(result, report.table(result) or "no patches")
+
+
+@_command("diff", "patchkit diff\npatchkit diff flashinfer-cuda-version --python /srv/venv")
+@click.argument("patch", nargs=-1)
+def diff(session: Session, patch: tuple[str, ...]) -> None:
+    """Show what patches changed, or what applying them would change, as unified diffs."""
+    diffs = inspection.diff(
+        session.target(), session.catalog, patch, session.project(), say_on_terminal
+    )
+    rows = [
+        {
+            "patch": d.patch,
+            "state": d.state,
+            "path": d.path,
+            "diff": report.unified([d], colour=False),
+        }
+        for d in diffs
+    ]
+    text = report.unified(diffs, colour=sys.stdout.isatty()).rstrip("\n")
+    session.show(Result(()), text, diffs=rows)
+
+
+@_command(
+    "apply",
+    "patchkit apply\npatchkit apply --dry-run\n"
+    "patchkit apply flashinfer-fp4-quantize-custom-op --python /srv/venv",
+)
+@click.argument("patch", nargs=-1)
+@click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
+def apply(session: Session, patch: tuple[str, ...], dry_run: bool) -> None:
+    """Apply patches: those named, else the project's set, else the defaults that fit."""
+    from patchkit import applying
+
+    result = applying.apply(
+        session.target(),
+        session.catalog(),
+        patch,
+        session.project(),
+        dry_run=dry_run,
+        notify=say_on_terminal,
+    )
+    session.show(result, report.changes(result), dry_run=dry_run)
+
+
+@_command("verify", "patchkit verify\npatchkit verify flashinfer-fp4-quantize-custom-op --json")
+@click.argument("patch", nargs=-1)
+def verify(session: Session, patch: tuple[str, ...]) -> None:
+    """Check the bytes of what is applied against the ledger and RECORD; write nothing."""
+    result = inspection.verify(session.target(), patch, session.project(), say_on_terminal)
+    session.show(result, report.table(result))
+
+
+@_command("revert", "patchkit revert --all\npatchkit revert flashinfer-cuda-version")
+@click.argument("patch", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Revert every applied patch.")
+@click.option("--force", is_flag=True, help="Also files changed since; those are kept beside.")
+def revert(session: Session, patch: tuple[str, ...], everything: bool, force: bool) -> None:
+    """Take patches out: the bytes, mode and link from before them come back."""
+    from patchkit import reverting
+
+    if bool(patch) == everything:
+        raise click.UsageError("name the patches to revert, or give --all")
+    result = reverting.revert(
+        session.target(),
+        patch,
+        everything=everything,
+        force=force,
+        known=session.knows,
+        notify=say_on_terminal,
+    )
+    session.show(result, report.changes(result) or "nothing is applied, nothing to revert")
+
+
+@main.command(
+    "demo",
+    epilog="\b\nExamples:\n  patchkit demo\n  patchkit demo --release 0.7.0 --keep\n\n" + _EXIT,
+)
+@click.option("--release", metavar="VERSION", help="FlashInfer release to fetch.")
+@click.option("--keep", is_flag=True, help="Leave the temporary folder for a look around.")
+def demo(release: str | None, keep: bool) -> None:
+    """Tour on a temporary folder: fetch a real FlashInfer wheel, apply, verify, revert."""
+    from patchkit import touring
+
+    session = Session("demo", None, None, (), False)
+    try:
+        touring.tour(release or touring.RELEASE, keep=keep, say=click.echo)
+    except PatchkitError as error:
+        session.refuse(error)

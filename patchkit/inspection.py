@@ -1,0 +1,211 @@
+"""The operations that only read: list, status, verify (bytes) and diff."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from patchkit.bytecode import stale_bytecode
+from patchkit.catalog import Catalog, Project
+from patchkit.environment import Target, find_distribution
+from patchkit.errors import TargetError
+from patchkit.ledger import Ledger, LedgerEntry, compose
+from patchkit.manifest import Patch
+from patchkit.plan import APPLIED, DRIFTED, GONE, NOT_APPLIED, UPGRADED
+from patchkit.results import CONFLICT, DOES_NOT_FIT, FITS, FileDiff, Notify, Result, Row
+from patchkit.sites import INTERRUPTED, installed_in, state_of, stores_of
+from patchkit.store import Store
+
+FAULTY = "faulty"
+
+
+def list_patches(target: Target, catalog: Catalog) -> Result:
+    """Return a row a known patch: whether it fits the target, and why not."""
+    rows = [_known_row(target, patch, ()) for patch in catalog.patches]
+    return Result(tuple(r if r.state == DOES_NOT_FIT else replace(r, state=FITS) for r in rows))
+
+
+def status(target: Target, catalog: Catalog, notify: Notify) -> Result:
+    """Say for every patch, recorded or known, what state it is in.
+
+    Raises PatchkitError when a ledger or a distribution cannot be read.
+    """
+    rows: dict[str, Row] = {}
+    problems: list[str] = []
+    recorded: list[LedgerEntry] = []
+    for store in stores_of(target, notify):
+        with store.reading():
+            ledger = store.load()
+            problems += _interruption(store)
+            recorded += ledger.entries
+            for entry in ledger.entries:
+                rows[entry.id] = _recorded_row(store, ledger, entry, catalog.find(entry.id))
+    for patch in catalog.patches:
+        if patch.id not in rows:
+            rows[patch.id] = _known_row(target, patch, recorded)
+    return Result(tuple(rows[k] for k in sorted(rows)), problems=tuple(problems))
+
+
+def _interruption(store: Store) -> list[str]:
+    return [INTERRUPTED.format(root=store.root)] if store.interrupted() else []
+
+
+def _recorded_row(store: Store, ledger: Ledger, entry: LedgerEntry, known: Patch | None) -> Row:
+    found, installed = state_of(store, ledger, entry)
+    detail = found.detail
+    if found.state == APPLIED and known and known.digest != entry.digest:
+        detail = f"recorded is revision {entry.revision}, known is {known.revision}"
+        detail += " (edited since)" if known.revision == entry.revision else ""
+    return Row(
+        id=entry.id,
+        state=found.state,
+        detail=detail,
+        distribution=entry.distribution,
+        installed=installed,
+        revision=known.revision if known else entry.revision,
+        recorded_revision=entry.revision,
+        ok=found.state == APPLIED,
+        files=tuple(sorted(entry.splices)),
+        hint=_next_step(found.state, entry.id),
+    )
+
+
+def _next_step(state: str, patch_id: str) -> str:
+    return {
+        NOT_APPLIED: f"patchkit apply {patch_id}",
+        UPGRADED: f"patchkit apply {patch_id}, or patchkit revert {patch_id} to forget it",
+        GONE: f"patchkit revert {patch_id}",
+        DRIFTED: f"patchkit diff {patch_id}, then patchkit revert --force {patch_id}",
+    }.get(state, "")
+
+
+def _known_row(target: Target, patch: Patch, recorded: Sequence[LedgerEntry]) -> Row:
+    from patchkit.applying import unfit
+
+    row = Row(patch.id, NOT_APPLIED, "", patch.distribution, revision=patch.revision)
+    try:
+        distribution = find_distribution(target, patch.distribution)
+    except TargetError as error:
+        return replace(row, state=DOES_NOT_FIT, detail=error.message, hint=error.hint)
+    if distribution is None:
+        return replace(row, state=DOES_NOT_FIT, detail=f"{patch.distribution} is not installed")
+    row = replace(row, installed=str(distribution.version))
+    if why := unfit(patch, distribution):
+        return replace(row, state=DOES_NOT_FIT, detail=why)
+    against = [e.id for e in recorded if e.id in patch.conflicts or patch.id in e.conflicts]
+    if against:
+        return replace(row, state=CONFLICT, detail=f"with {', '.join(against)}, which is applied")
+    return row
+
+
+# verify
+
+
+def verify(target: Target, ids: Sequence[str], project: Project, notify: Notify) -> Result:
+    """Check the bytes of what is recorded, and that what ``ids`` or the project ask for is.
+
+    A row a patch: bytes against the ledger and RECORD, kept originals, stale bytecode. Problems
+    are interrupted runs, leftovers, and nothing recorded at all.
+    """
+    rows: dict[str, Row] = {}
+    problems: list[str] = []
+    for store in stores_of(target, notify):
+        with store.reading():
+            ledger = store.load()
+            problems += _interruption(store) or [
+                f"left over in {store.root}: {name}" for name in store.leftovers()
+            ]
+            for entry in ledger.entries:
+                if not ids or entry.id in ids:
+                    rows[entry.id] = _verify_entry(store, ledger, entry)
+    for patch_id in ids or project.patches or ():
+        rows.setdefault(patch_id, _not_recorded(target, patch_id))
+    if not rows and not problems:
+        problems.append(f"no patch is recorded in {target.described}")
+    return Result(tuple(rows[k] for k in sorted(rows)), problems=tuple(problems))
+
+
+def _not_recorded(target: Target, patch_id: str) -> Row:
+    detail = f"is not recorded in {target.described}"
+    return Row(patch_id, NOT_APPLIED, detail, ok=False, hint=f"patchkit apply {patch_id}")
+
+
+def _verify_entry(store: Store, ledger: Ledger, entry: LedgerEntry) -> Row:
+    row = _recorded_row(store, ledger, entry, None)
+    faults = list(_faults(store, ledger, entry)) if row.ok else []
+    return replace(row, ok=False, state=FAULTY, detail="; ".join(faults)) if faults else row
+
+
+def _faults(store: Store, ledger: Ledger, entry: LedgerEntry) -> Iterator[str]:
+    distribution = installed_in(store, entry.distribution)
+    record = distribution.record if distribution else {}
+    for file in ledger.files_of(entry):
+        listed = record.get(file.path)
+        if (listed.sha256 if listed else None) != file.pristine:
+            yield f"RECORD lists other bytes for {file.path} than the ledger kept"
+        if file.pristine:
+            store.kept(file.pristine)
+        for cached in store.bytecode_of(file.path):
+            if stale_bytecode(cached, store.root / file.path):
+                yield f"stale bytecode {cached.relative_to(store.root)}"
+
+
+# diff
+
+
+def diff(
+    target: Target,
+    load: Callable[[], Catalog],
+    ids: Sequence[str],
+    project: Project,
+    notify: Notify,
+) -> list[FileDiff]:
+    """Return what recorded patches changed and what the others would change, file by file.
+
+    ``load`` gives the catalog and is called only when a patch is not recorded. Raises
+    PatchkitError as apply would.
+    """
+    found: list[FileDiff] = []
+    recorded: set[str] = set()
+    for store in stores_of(target, notify):
+        with store.reading():
+            ledger = store.load()
+            for entry in ledger.entries:
+                state = state_of(store, ledger, entry)[0].state
+                if (not ids or entry.id in ids) and state in (APPLIED, DRIFTED):
+                    recorded.add(entry.id)
+                    found += _recorded_diff(store, ledger, entry)
+    rest = [i for i in ids if i not in recorded]
+    if rest or not recorded:
+        found += _planned_diff(target, load(), rest, project, notify)
+    return sorted(found, key=lambda d: (d.patch, d.path))
+
+
+def _recorded_diff(store: Store, ledger: Ledger, entry: LedgerEntry) -> Iterator[FileDiff]:
+    for file in ledger.files_of(entry):
+        pristine = store.kept(file.pristine) if file.pristine else None
+        after = compose(pristine or b"", [entry], file.path)
+        yield FileDiff(entry.id, APPLIED, file.path, pristine, after)
+        current = store.snapshot(file.path)
+        if current and current.digest != file.patched:
+            expected = compose(pristine or b"", ledger.owners(file.path), file.path)
+            yield FileDiff(entry.id, DRIFTED, file.path, expected, current.data)
+
+
+def _planned_diff(
+    target: Target, catalog: Catalog, ids: Sequence[str], project: Project, notify: Notify
+) -> Iterator[FileDiff]:
+    from patchkit.applying import originals_of, select
+    from patchkit.plan import edits_by_file, make_entry
+
+    wanted, _ = select(target, catalog, ids, project)
+    for item in wanted:
+        store = Store(item.distribution.site_packages, notify)
+        with store.reading():
+            paths = edits_by_file(item.patch, item.distribution.version)
+            touched = dict.fromkeys(paths, item.distribution)
+            originals = originals_of(store, store.load(), touched)
+        entry = make_entry(item.patch, item.distribution.version, originals)
+        for path in sorted(entry.splices):
+            data = originals[path].data
+            yield FileDiff(entry.id, "would apply", path, data, compose(data or b"", [entry], path))

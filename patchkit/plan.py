@@ -1,0 +1,179 @@
+"""Plans: from what is installed and what is recorded to the changes to make. Pure.
+
+Every file's new bytes are its pristine bytes under the splices of all patches on it, so a plan
+does not depend on the order in which patches were asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from patchkit.errors import PatchError, PatchkitError
+from patchkit.ledger import FileState, Ledger, LedgerEntry, compose, file_state
+from patchkit.manifest import ADD_FILE, Edit, Patch
+from patchkit.splice import Splice, find_overlap
+from patchkit.transform import rewrite
+
+
+@dataclass(frozen=True)
+class Original:
+    """The pristine bytes of a file, or None when the distribution has no such file."""
+
+    path: str
+    data: bytes | None
+
+
+def edits_by_file(patch: Patch, version: Version) -> dict[str, list[Edit]]:
+    """Group the edits of a patch for one version by file.
+
+    Raises PatchError when no edit is meant for the version, or a file is both added and edited.
+    """
+    grouped: dict[str, list[Edit]] = {}
+    for edit in patch.edits_for(version):
+        grouped.setdefault(edit.file, []).append(edit)
+    if not grouped:
+        raise PatchError(
+            f"{patch.id}: has no edit for {patch.distribution} {version}",
+            hint=f"The patch is at fault; see {patch.folder}/patch.toml.",
+        )
+    for path, edits in grouped.items():
+        if len(edits) > 1 and any(e.codemod == ADD_FILE for e in edits):
+            raise PatchError(
+                f"{patch.id}: {path} is added and edited by the same patch",
+                hint="Put the whole new file into the snippet.",
+            )
+    return grouped
+
+
+def make_entry(patch: Patch, version: Version, originals: Mapping[str, Original]) -> LedgerEntry:
+    """Run the codemods of a patch on pristine bytes and return what the ledger will say of it.
+
+    Raises PatchError when any edit does not match.
+    """
+    splices: dict[str, tuple[Splice, ...]] = {}
+    for path, edits in edits_by_file(patch, version).items():
+        data = originals[path].data
+        added = edits[0].codemod == ADD_FILE
+        if added and data is not None:
+            raise PatchError(
+                f"{patch.id}: {path} exists already, and the patch adds it",
+                hint="This version of the distribution has the file; the patch may not be needed.",
+            )
+        if data is None and not added:
+            raise PatchError(
+                f"{patch.id}: {patch.distribution} {version} has no file {path}",
+                hint="The installed version differs from the released one; reinstall it.",
+            )
+        splices[path] = rewrite(path, data or b"", patch, edits)
+    return LedgerEntry(
+        id=patch.id,
+        revision=patch.revision,
+        digest=patch.digest,
+        title=patch.title,
+        link=patch.links[0] if patch.links else "",
+        distribution=patch.distribution,
+        version=str(version),
+        checks=patch.checks,
+        conflicts=patch.conflicts,
+        requires=patch.requires,
+        splices=splices,
+    )
+
+
+def check_together(entries: Iterable[LedgerEntry]) -> None:
+    """Raise PatchkitError when entries conflict, miss a requirement, or edit the same bytes."""
+    chosen = sorted(entries, key=lambda e: e.id)
+    ids = {e.id for e in chosen}
+    for entry in chosen:
+        for other in sorted(ids & set(entry.conflicts) - {entry.id}):
+            raise PatchkitError(
+                f"conflict: {entry.id} and {other} cannot both be applied",
+                hint=f"Choose one; if the other is applied: patchkit revert {other}",
+            )
+        for other in sorted(set(entry.requires) - ids):
+            raise PatchkitError(
+                f"{entry.id} requires {other}, which is not applied",
+                hint=f"Apply both: patchkit apply {other} {entry.id}",
+            )
+    for path in sorted({path for e in chosen for path in e.splices}):
+        owned = [(e.id, e.splices[path]) for e in chosen if path in e.splices]
+        if hit := find_overlap(owned):
+            raise PatchkitError(
+                f"conflict: {hit[0]} and {hit[1]} edit the same place in {path} "
+                f"(bytes {hit[2].start} to {hit[2].end})",
+                hint=f"Choose one; if the other is applied: patchkit revert {hit[0]}",
+            )
+
+
+def content(ledger: Ledger, original: Original) -> bytes | None:
+    """Return the bytes a file must have under the ledger's patches (None: no such file).
+
+    Raises PatchError when a Python file would not compile with all of them.
+    """
+    owners = ledger.owners(original.path)
+    if not owners:
+        return original.data
+    data = compose(original.data or b"", owners, original.path)
+    if len(owners) > 1 and original.path.endswith(".py"):
+        names = " and ".join(e.id for e in owners)
+        try:
+            compile(data, original.path, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            raise PatchError(
+                f"conflict: {original.path} would not compile with {names}: {error}",
+                hint=f"Choose one; patchkit revert {owners[0].id}",
+            ) from error
+    return data
+
+
+@dataclass(frozen=True)
+class EntryState:
+    """The state of an applied patch, from the digests of its files: one word and the evidence."""
+
+    state: str
+    detail: str = ""
+    files: tuple[tuple[str, FileState], ...] = ()
+
+
+APPLIED = "applied"
+NOT_APPLIED = "not applied"
+DRIFTED = "drifted"
+UPGRADED = "upgraded underneath"
+GONE = "distribution gone"
+
+
+def entry_state(
+    ledger: Ledger,
+    entry: LedgerEntry,
+    digests: Mapping[str, str | None],
+    installed: Version | None,
+) -> EntryState:
+    """Say what an entry's files are now.
+
+    ``digests`` maps path to sha256 (None: no such file); ``installed`` is the version found, or
+    None when the distribution is gone.
+    """
+    if installed is None:
+        return EntryState(GONE, f"{entry.distribution} is no longer installed")
+    if str(installed) != entry.version:
+        return EntryState(UPGRADED, f"applied to {entry.version}, installed is {installed}")
+    states = tuple((f.path, file_state(f, digests[f.path])) for f in ledger.files_of(entry))
+    changed = [p for p, s in states if s is FileState.DRIFTED]
+    missing = [p for p, s in states if s is FileState.MISSING and _was_there(ledger, p)]
+    if changed or missing:
+        words = [f"{p} was changed" for p in changed] + [f"{p} is missing" for p in missing]
+        return EntryState(DRIFTED, "; ".join(words), states)
+    lost = [p for p, s in states if s is not FileState.PATCHED]
+    if lost:
+        return EntryState(
+            NOT_APPLIED, f"undone from outside (reinstalled?): {', '.join(lost)}", states
+        )
+    return EntryState(APPLIED, "", states)
+
+
+def _was_there(ledger: Ledger, path: str) -> bool:
+    file = ledger.file(path)
+    return file is not None and file.pristine is not None

@@ -1,0 +1,170 @@
+"""Rendering: tables for people, JSON for programs, unified diffs for both. Returns text."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from patchkit import __version__
+from patchkit.catalog import Catalog
+from patchkit.environment import Target
+from patchkit.errors import PatchkitError
+from patchkit.results import FileDiff, Result, Row
+
+JSON_SCHEMA = 1
+
+_GOOD = ("applied", "already applied", "reverted", "fits", "ok")
+_BAD = ("drifted", "faulty", "upgraded underneath", "distribution gone")
+
+
+def table(result: Result) -> str:
+    """Return a line a patch (state, id, what is to know of it), then problems and warnings."""
+    width = max((len(row.state) for row in result.rows), default=0)
+    names = max((len(row.id) for row in result.rows), default=0)
+    lines = []
+    for row in result.rows:
+        state = click.style(row.state.ljust(width), fg=_colour(row))
+        lines.append(f"{state}  {row.id.ljust(names)}  {_about(row)}".rstrip())
+        if row.hint and not row.ok:
+            lines.append(f"{' ' * width}  next: {row.hint}")
+    lines += [click.style(f"problem: {text}", fg="red") for text in result.problems]
+    lines += [click.style(f"warning: {text}", fg="yellow") for text in result.warnings]
+    return "\n".join(lines)
+
+
+def _colour(row: Row) -> str:
+    if not row.ok or row.state in _BAD:
+        return "red"
+    return "green" if row.state.startswith(_GOOD) else "yellow"
+
+
+def _about(row: Row) -> str:
+    revision = row.recorded_revision or row.revision
+    parts = [f"revision {revision}"] if revision else []
+    if row.installed:
+        parts.append(f"{row.distribution} {row.installed}")
+    if row.detail:
+        parts.append(row.detail)
+    return ", ".join(parts)
+
+
+def changes(result: Result) -> str:
+    """Return the table and below it every file written or removed."""
+    lines = [table(result)] if result.rows or result.problems or result.warnings else []
+    return "\n".join([*lines, *(f"  {path}" for path in result.changed)])
+
+
+def catalog_table(catalog: Catalog, result: Result) -> str:
+    """Return what ``list`` shows: each patch, what it is for, and whether it fits."""
+    lines = []
+    for row in result.rows:
+        patch = catalog.get(row.id)
+        marks = ["default"] if patch.default else []
+        marks += ["runs code of its own"] if patch.has_code else []
+        marks += [] if row.id in catalog.shipped else [f"from {patch.folder}"]
+        title = click.style(row.id, bold=True) + (f"  ({', '.join(marks)})" if marks else "")
+        fit = click.style(row.state, fg=_colour(row))
+        why = f": {row.detail}" if row.detail else f" {row.distribution} {row.installed}"
+        lines += [
+            title,
+            f"    {patch.title} (revision {patch.revision})",
+            f"    for {patch.distribution} {patch.versions}: {fit}{why}",
+        ]
+    return "\n".join(lines) or "no patches"
+
+
+def catalog_rows(catalog: Catalog, result: Result) -> list[dict[str, Any]]:
+    """Return the rows of ``list --json``."""
+    rows = []
+    for row in result.rows:
+        patch = catalog.get(row.id)
+        rows.append(
+            {
+                **row_dict(row),
+                "title": patch.title,
+                "why": patch.why,
+                "links": list(patch.links),
+                "versions": str(patch.versions),
+                "default": patch.default,
+                "shipped": row.id in catalog.shipped,
+                "runs_code": patch.has_code,
+                "folder": patch.folder,
+            }
+        )
+    return rows
+
+
+def row_dict(row: Row) -> dict[str, Any]:
+    """Return a row as a JSON object."""
+    return {**asdict(row), "files": list(row.files)}
+
+
+def document(
+    command: str,
+    target: Target | None,
+    *,
+    ok: bool,
+    patches: Sequence[Mapping[str, Any]] = (),
+    result: Result | None = None,
+    error: PatchkitError | None = None,
+    **extra: Any,
+) -> str:
+    """Return the JSON document of a command (docs/json.md)."""
+    fields: dict[str, Any] = {
+        "schema": JSON_SCHEMA,
+        "patchkit": __version__,
+        "command": command,
+        "ok": ok,
+        "target": _target(target),
+        "patches": list(patches),
+        "problems": list(result.problems) if result else [],
+        "warnings": list(result.warnings) if result else [],
+        "changed": list(result.changed) if result else [],
+        "error": {"message": error.message, "hint": error.hint} if error else None,
+        **extra,
+    }
+    return json.dumps(fields, indent=2)
+
+
+def _target(target: Target | None) -> dict[str, Any] | None:
+    if target is None:
+        return None
+    path = [str(folder) for folder in target.path]
+    return {"described": target.described, "python": target.python, "path": path}
+
+
+def unified(diffs: Iterable[FileDiff], *, colour: bool) -> str:
+    """Return unified diffs, one header line a patch and file; ``patch -p1`` reads them."""
+    return "".join(_unified(diff, colour) for diff in diffs)
+
+
+def _unified(diff: FileDiff, colour: bool) -> str:
+    before, after = (_lines(data) for data in (diff.before, diff.after))
+    old = "/dev/null" if diff.before is None else f"a/{diff.path}"
+    new = "/dev/null" if diff.after is None else f"b/{diff.path}"
+    head = f"# {diff.patch} ({diff.state})\n"
+    body = []
+    for line in difflib.unified_diff(before, after, old, new):
+        text = line if line.endswith("\n") else line + "\n\\ No newline at end of file\n"
+        body.append(_coloured(text) if colour else text)
+    return (click.style(head, bold=True) if colour else head) + "".join(body)
+
+
+def _lines(data: bytes | None) -> list[str]:
+    if data is None:
+        return []
+    lines = data.decode("utf-8", "replace").split("\n")
+    return [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+
+
+def _coloured(line: str) -> str:
+    if line.startswith(("---", "+++")):
+        return click.style(line, bold=True)
+    colours = {"+": "green", "-": "red", "@": "cyan"}
+    colour = colours.get(line[:1])
+    return click.style(line, fg=colour) if colour else line

@@ -1,0 +1,124 @@
+"""One site-packages folder: what its ledger's entries are now, and a plan of changes to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+from patchkit.environment import STATE_FOLDER, Distribution, Target, find_distribution
+from patchkit.ledger import FileEntry, Ledger, LedgerEntry
+from patchkit.plan import EntryState, entry_state
+from patchkit.results import Notify, Result, Row
+from patchkit.store import Change, Snapshot, Store
+
+INTERRUPTED = (
+    "{root}: an apply or revert was interrupted; the next patchkit apply or revert rolls it back"
+)
+
+
+@dataclass
+class SitePlan:
+    """What one site-packages needs: changes, the ledger after them, and bytes to keep."""
+
+    store: Store
+    ledger: Ledger
+    changes: list[Change] = field(default_factory=list)
+    keep: list[bytes] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def commit(self) -> None:
+        """Make the changes, all or none."""
+        self.store.commit(self.changes, self.ledger, self.keep)
+
+
+def stores_of(target: Target, notify: Notify) -> list[Store]:
+    """Return the folders of the target that hold patchkit state."""
+    return [Store(f, notify) for f in target.path if (f / STATE_FOLDER).is_dir()]
+
+
+def installed_in(store: Store, name: str) -> Distribution | None:
+    """Return the distribution of that name in this very folder, or None."""
+    return find_distribution(Target((store.root,), ""), name)
+
+
+def state_of(store: Store, ledger: Ledger, entry: LedgerEntry) -> tuple[EntryState, str]:
+    """Return the state of an entry, and the version installed ('' when gone)."""
+    distribution = installed_in(store, entry.distribution)
+    digests = {path: store.digest(path) for path in entry.splices}
+    version = distribution.version if distribution else None
+    return entry_state(ledger, entry, digests, version), str(version or "")
+
+
+def commit_all(stores: Sequence[Store], plan: Callable[[Store], SitePlan]) -> list[SitePlan]:
+    """Plan under the locks, every folder before the first is written, then write."""
+    with ExitStack() as stack:
+        for store in stores:
+            stack.enter_context(store.writing())
+        plans = [plan(store) for store in stores]
+        for site in plans:
+            site.commit()
+    return plans
+
+
+def result_of(plans: Iterable[SitePlan], warnings: Sequence[str] = ()) -> Result:
+    """Join the plans of several folders into one result."""
+    plans = list(plans)
+    return Result(
+        tuple(sorted((row for p in plans for row in p.rows), key=lambda r: r.id)),
+        tuple([*warnings, *(w for p in plans for w in p.warnings)]),
+        changed=tuple(sorted(str(p.store.root / c.path) for p in plans for c in p.changes)),
+    )
+
+
+def patched_snapshot(entry: FileEntry, current: Snapshot | None, data: bytes) -> Snapshot:
+    """Return the patched file: a regular file, same mode and owner, in a second of its own.
+
+    Bytecode caches compare whole seconds and size; a second that differs from the pristine and
+    the present one makes every bytecode written for those stale (python/cpython#136224).
+    """
+    taken = {entry.mtime_ns // 10**9, current.mtime_ns // 10**9 if current else 0}
+    now = time.time_ns()
+    while now // 10**9 in taken:
+        now += 10**9
+    owner = (current.uid, current.gid) if current else (-1, -1)
+    return Snapshot(data, entry.mode, now, None, *owner)
+
+
+def back_to_pristine(entry: FileEntry, current: Snapshot | None, data: bytes | None) -> Change:
+    """Return the change that puts back what was there before the first patch."""
+    if data is None:
+        return Change(entry.path, current, None, folders=entry.folders)
+    owner = (current.uid, current.gid) if current else (-1, -1)
+    snapshot = Snapshot(data, entry.mode, entry.mtime_ns, entry.link, *owner)
+    return Change(entry.path, current, snapshot, entry.bytecode)
+
+
+def forget_file(site: SitePlan, file: FileEntry, distribution: Distribution | None) -> None:
+    """Let go of a file whose distribution is gone or another version.
+
+    Old bytes never go over new ones. What a patch added is removed if nobody changed it, and the
+    original comes back only where RECORD of what is installed now lists exactly it.
+    """
+    site.ledger = site.ledger.with_file(file.path, None)
+    current = site.store.snapshot(file.path)
+    if current is None or current.digest != file.patched:
+        return
+    listed = distribution.record.get(file.path) if distribution else None
+    if file.pristine is None and listed is None:
+        site.changes.append(back_to_pristine(file, current, None))
+    elif file.pristine and listed and listed.sha256 == file.pristine:
+        data = site.store.kept(file.pristine)
+        site.changes.append(back_to_pristine(file, current, data))
+    else:
+        site.warnings.append(f"{site.store.root / file.path} is still patched and was left alone")
+
+
+def keep_beside(site: SitePlan, path: str, current: Snapshot) -> None:
+    """Plan a copy of a drifted file beside it, under a name that the warnings give."""
+    name = f"{path}.drifted-{current.digest[:8]}"
+    copy = replace(current, link=None)
+    site.changes.append(Change(name, site.store.snapshot(name), copy))
+    site.warnings.append(f"the changed file was kept as {site.store.root / name}")

@@ -1,0 +1,135 @@
+"""The newcomer's tour (``patchkit demo``): the whole job on a real wheel in a temporary folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from patchkit import inspection, report
+from patchkit.applying import apply
+from patchkit.catalog import Project, load_catalog
+from patchkit.environment import find_target
+from patchkit.errors import PatchkitError
+from patchkit.results import Result
+from patchkit.reverting import revert
+from patchkit.store import say_on_terminal
+
+RELEASE = "0.6.7.post3"
+
+Say = Callable[[str], object]
+
+
+def tour(release: str, *, keep: bool, say: Say) -> None:
+    """Fetch, apply, look, verify, revert, and prove that every byte is back.
+
+    Raises PatchkitError when a step fails, which on a healthy machine means the download.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="patchkit-demo-"))
+    try:
+        site = folder / "site-packages"
+        say(f"1. fetch flashinfer-python {release} with pip, into {site}")
+        fetch(f"flashinfer-python=={release}", site)
+        _walk(site, say)
+    finally:
+        if keep:
+            say(f"kept: {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _walk(site: Path, say: Say) -> None:
+    target = find_target(None, str(site))
+    catalog = load_catalog((), Project(), site)
+    before = tree_digest(site)
+    say(f"   {before[1]} files, sha256 over all: {before[0]}\n")
+
+    say("2. patchkit apply")
+    _require(apply(target, catalog, (), Project(), dry_run=False, notify=say_on_terminal), say)
+    say("\n3. patchkit status")
+    _require(inspection.status(target, catalog, say_on_terminal), say)
+    say("\n4. patchkit diff")
+    diffs = inspection.diff(target, lambda: catalog, (), Project(), say_on_terminal)
+    say(report.unified(diffs, colour=sys.stdout.isatty()))
+    patched = tree_digest(site)
+    say(f"   sha256 over all, patched:  {patched[0]}\n")
+    say("5. patchkit verify")
+    _require(inspection.verify(target, (), Project(), say_on_terminal), say)
+    say("\n6. patchkit revert --all")
+    _require(
+        revert(
+            target,
+            (),
+            everything=True,
+            force=False,
+            known=lambda _: True,
+            notify=say_on_terminal,
+        ),
+        say,
+    )
+    after = tree_digest(site)
+    say(f"   sha256 over all, before:   {before[0]}\n   sha256 over all, after:    {after[0]}")
+    if after != before or patched == before:
+        raise PatchkitError("the folder is not byte-identical after revert", hint=_REPORT)
+    say("   equal: every file, mode and link is as it was")
+
+
+_REPORT = "This is a bug in patchkit; please report it with the output above."
+
+
+def _require(result: Result, say: Say) -> None:
+    say(report.changes(result))
+    if not result.ok:
+        raise PatchkitError("this step of the tour failed", hint=_REPORT)
+
+
+def fetch(requirement: str, folder: Path) -> None:
+    """Install one wheel, without what it needs, into a folder, with pip or uv as set up here.
+
+    Raises PatchkitError with the end of the installer's output when it fails.
+    """
+    command = [*_installer(), "--no-deps", "--target", str(folder), requirement]
+    environ = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=environ)
+    except OSError as error:
+        raise PatchkitError(f"cannot run {command[0]}: {error.strerror}", hint=_FETCH) from error
+    if done.returncode:
+        tail = "\n".join((done.stderr or done.stdout).strip().splitlines()[-5:])
+        raise PatchkitError(f"fetching {requirement} failed:\n{tail}", hint=_FETCH)
+
+
+_FETCH = "Check that pip reaches a package index: pip download --no-deps flashinfer-python"
+
+
+def _installer() -> list[str]:
+    if find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip", "install", "--quiet"]
+    for name, words in (("uv", ["pip", "install", "--quiet"]), ("pip3", ["install", "--quiet"])):
+        if path := shutil.which(name):
+            return [path, *words]
+    raise PatchkitError("neither pip nor uv is here to fetch a wheel", hint="Install one of them.")
+
+
+def tree_digest(folder: Path) -> tuple[str, int]:
+    """Return a sha256 over path, kind, mode, link text and bytes of all files, and their count."""
+    digest, count = hashlib.sha256(), 0
+    for path in sorted(folder.rglob("*")):
+        info = path.lstat()
+        kind = stat.S_IFMT(info.st_mode)
+        digest.update(
+            f"{path.relative_to(folder)}\0{kind}\0{stat.S_IMODE(info.st_mode)}\0".encode()
+        )
+        if path.is_symlink():
+            digest.update(os.readlink(path).encode())
+        elif path.is_file():
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+        count += path.is_file()
+    return digest.hexdigest(), count
