@@ -305,9 +305,8 @@ class Store:
         for data in keep:
             self._keep(data)
         for change in changes:
-            for snapshot in (change.before, change.after):
-                if snapshot:
-                    self._keep(snapshot.data)
+            if change.before:
+                self._keep(change.before.data)
             for _, data in kept_bytecode[change.path]:
                 self._keep(data)
         rows = [
