@@ -43,6 +43,8 @@ from patchkit.sites import (
 )
 from patchkit.store import Change, Snapshot, Store, digest_of
 
+REPLACED = "replaced"
+
 # Choosing
 
 
@@ -141,8 +143,17 @@ def apply(
             stack.enter_context(store.reading())
         if dry_run or all(_nothing_to_do(s, groups[s.root]) for s in stores):
             problems = [INTERRUPTED.format(root=s.root) for s in stores if s.interrupted()]
-            return replace(result_of([plan(s) for s in stores], left_out), problems=tuple(problems))
+            result = result_of([plan(s) for s in stores], left_out)
+            return replace(result, rows=_would(result.rows), problems=tuple(problems))
     return result_of(commit_all(stores, plan), left_out)
+
+
+def _would(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Word what a dry run found; what is applied already is said as it is."""
+    return tuple(
+        replace(row, state=f"would be {row.state}") if row.state in (APPLIED, REPLACED) else row
+        for row in rows
+    )
 
 
 def _nothing_to_do(store: Store, wanted: Sequence[Wanted]) -> bool:
@@ -231,7 +242,8 @@ def _apply_one(
         return _row(item, "already applied", old)
     entry = make_entry(item.patch, item.distribution.version, originals)
     site.ledger = site.ledger.with_entry(entry)
-    return _row(item, f"replaced revision {old.revision}" if old else "applied", entry)
+    row = _row(item, REPLACED if old else APPLIED, entry)
+    return replace(row, detail=f"in place of revision {old.revision}") if old else row
 
 
 def _row(item: Wanted, state: str, entry: LedgerEntry) -> Row:
