@@ -88,6 +88,28 @@ class Bench:
     def state(self) -> dict[str, tuple]:
         return tree(self.site)
 
+    def refuse(self, *args: str) -> Outcome:
+        """Run what must be refused: exit 1, one sentence and a hint, and nothing changed."""
+        before = self.state()
+        outcome = self.run(*args)
+        assert outcome.code == 1, outcome
+        assert_refusal(outcome)
+        assert self.state() == before
+        return outcome
+
+    def read(self, path: str = "demo_pkg/a.py") -> bytes:
+        return (self.site / path).read_bytes()
+
+
+def assert_refusal(outcome: Outcome) -> None:
+    """The shape every refusal has on stderr: ``error: `` with one sentence, then ``hint: ``."""
+    assert outcome.out == ""
+    lines = outcome.err.splitlines()
+    assert lines[0].startswith("error: "), outcome.err
+    assert len(lines[0]) > len("error: ")
+    assert [line for line in lines if line.startswith("hint: ")] == lines[-1:], outcome.err
+    assert "Traceback" not in outcome.err
+
 
 def invoke(*args: str) -> Outcome:
     result = CliRunner().invoke(main, args)
