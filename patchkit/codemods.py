@@ -10,9 +10,10 @@ import ast
 import hashlib
 import io
 import re
+import textwrap
 import tokenize
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
@@ -142,14 +143,23 @@ def _indent(text: str, prefix: str) -> str:
 
 
 def _string_rows(text: str) -> set[int]:
-    tree = ast.parse(text)
-    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    return {
-        row
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Constant, ast.JoinedStr)) and id(node) not in prose
-        for row in range(node.lineno + 1, (node.end_lineno or node.lineno) + 1)
-    }
+    """Return the rows, from 1, that start inside a string which is not a statement of its own."""
+    rows: set[int] = set()
+    opened: list[int] = []
+    fresh = True  # nothing of the current statement seen yet
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        kind = tokenize.tok_name[token.type]
+        if kind.endswith("STRING_START"):  # f-strings, from Python 3.12 on
+            opened.append(token.start[0])
+        elif kind.endswith("STRING_END"):
+            rows.update(range(opened.pop() + 1, token.end[0] + 1))
+        elif kind == "STRING" and not fresh:
+            rows.update(range(token.start[0] + 1, token.end[0] + 1))
+        fresh = kind == "NEWLINE" or (fresh and kind in _LAYOUT)
+    return rows
+
+
+_LAYOUT = ("NL", "COMMENT", "INDENT", "DEDENT", "ENCODING")
 
 
 def _parameters(node: cst.FunctionDef) -> tuple[str, ...]:
@@ -235,7 +245,7 @@ def _patchkit_{name}(function):
     from torch._subclasses import FakeTensor
 
 {helpers}
-    parameters = {parameters!r}
+    parameters = ({parameters})
 
     def call_fake(*values, **keywords):
         return fake(**dict(zip(parameters, values), **keywords))
@@ -252,27 +262,32 @@ def _patchkit_{name}(function):
         library = torch.library.Library("{namespace}", "FRAGMENT")
         library.define(
             "{op}"
-            "{schema}",
+{schema},
             tags=({tags}),
         )
         current = {{}}
         library.impl("{op}", call_function, "CompositeExplicitAutograd")
-        torch.library.register_fake("{namespace}::{op}", call_fake, lib=library)
+        name = "{namespace}::{op}"
+        torch.library.register_fake(name, call_fake, lib=library)
         operators["{op}"] = (library, current)
     current = operators["{op}"][1]
     current["function"] = function
     operator = torch.ops.{namespace}.{op}.default
 
-    def call_operator{signature}:
-        return operator(**{to_operator})
+    def {name}{signature}:
+        return operator(
+            **{to_operator}(
+{arguments}
+            )
+        )
 
-    call_operator.__name__ = call_operator.__qualname__ = "{name}"
+    call_operator = {name}
 
     @functools.wraps(function)
     def {name}(*args, **kwargs):
         # A FakeTensor outside torch.compile has no data for the kernel to read: same way.
         if torch.compiler.is_compiling() or isinstance(
-            args[0] if args else kwargs.get({first!r}), FakeTensor
+            args[0] if args else kwargs.get("{first}"), FakeTensor
         ):
             return call_operator(*args, **kwargs)
         return function(*args, **kwargs)
@@ -312,27 +327,34 @@ def _wrap(source: SourceFile, params: _Params, node: cst.FunctionDef) -> Match:
 
 def _wrapper_text(params: _Params, signature: str) -> str:
     helpers = "\n\n".join(params.file(n).strip() for n in params.names("snippets"))
+    helpers = re.sub(r"\n{3,}", "\n\n", helpers)
     defined = _defined(helpers, params)
     names = tuple(n for n in params.names("parameters") if n != "*")
     schema = " ".join(params.text("schema").split())
     _check_schema(schema, names)
-    tags = params.names(
-        "tags", ["needs_exact_strides|needs_fixed_stride_order", "pt2_compliant_tag"]
-    )
-    each = ", ".join(f"{n}={n}" for n in names)
+    tags = params.names("tags", _TAGS)
     return _WRAPPER.format(
         name=params.text("function").rpartition(".")[2],
         namespace=_namespace(params),
         op=f"{params.text('op')}_{_op_digest(schema, helpers, tags)}",
-        schema=schema,
+        schema="\n".join(f'            "{line}"' for line in textwrap.wrap(schema, 80, **_WHOLE)),
         helpers=_indent(helpers, "    ") + "\n",
-        parameters=names,
+        parameters=_lines(f'"{n}",' for n in names),
+        arguments="\n".join(f"                {n}={n}," for n in names),
         first=names[0],
         signature=signature,
-        tags="".join(f"{_tag(tag)}, " for tag in tags).strip(),
-        to_operator=f"to_operator({each})" if "to_operator" in defined else f"dict({each})",
-        from_operator=f"{'from_operator' if 'from_operator' in defined else 'dict'}(**arguments)",
+        tags=_lines((f"{_tag(tag)}," for tag in tags), 16),
+        to_operator="to_operator" if "to_operator" in defined else "dict",
+        from_operator="from_operator(**arguments)" if "from_operator" in defined else "arguments",
     )
+
+
+_WHOLE: dict[str, Any] = {"drop_whitespace": False, "break_on_hyphens": False}
+
+
+def _lines(items: Iterable[str], indent: int = 8) -> str:
+    """Return each item on a line of its own, for use between brackets."""
+    return "".join("\n" + " " * indent + item for item in items) + "\n" + " " * (indent - 4)
 
 
 def _signature(source: SourceFile, node: cst.FunctionDef) -> str:
@@ -344,7 +366,8 @@ def _signature(source: SourceFile, node: cst.FunctionDef) -> str:
             hint="wrap_custom_op needs at least one parameter, all of them with a name to call by.",
         )
     code = source.module.code_for_node(node.params)
-    return "(" + code.replace("\r\n", "\n").replace("\r", "\n").strip() + "\n    )"
+    lines = [line.strip() for line in re.split(r"\r\n|\r|\n", code) if line.strip()]
+    return "(" + _lines(lines) + ")"
 
 
 def _namespace(params: _Params) -> str:
@@ -369,6 +392,8 @@ def _check_schema(schema: str, names: Sequence[str]) -> None:
     found = re.fullmatch(r"\((.*?)\) -> .+", schema)
     words = [part.split() for part in (found.group(1).split(",") if found else [])]
     in_schema = [w[-1] for w in words if w and w != ["*"]]
+    if taken := {"operator", "to_operator"} & set(names):
+        raise PatchError(f"a parameter named {taken.pop()!r} is in the wrapper's way", hint="")
     if in_schema != list(names) or "=" in schema or '"' in schema:
         raise PatchError(
             f"params.schema names ({', '.join(in_schema)}), the parameters are "
@@ -603,14 +628,13 @@ def _logical_line(source: SourceFile, offset: int) -> int:
 
 def _logical_lines(text: str) -> Iterator[tuple[int, int]]:
     """Yield first and last row of every statement; stops where the text is not Python."""
-    layout = (tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING)
     first = 0
     try:
         for token in tokenize.generate_tokens(io.StringIO(text, newline=None).readline):
             if token.type == tokenize.NEWLINE:
                 yield first, token.start[0]
                 first = 0
-            elif token.type not in layout and not first:
+            elif tokenize.tok_name[token.type] not in _LAYOUT and not first:
                 first = token.start[0]
     except (SyntaxError, tokenize.TokenError):
         return
