@@ -37,6 +37,7 @@ from patchkit.sites import (
     commit_all,
     forget_file,
     installed_in,
+    parent_folders,
     patched_snapshot,
     result_of,
     state_of,
@@ -349,13 +350,15 @@ def _plan_file(site: SitePlan, before: Ledger, original: Original) -> None:
     """Add the change that brings one file to what the ledger being built says."""
     path = original.path
     current, entry = site.store.snapshot(path), before.file(path)
-    if entry is None or not current or current.digest != entry.patched:
+    pristine = None if original.data is None else digest_of(original.data)
+    on_disk = (pristine, current.digest if current else None)
+    if entry is None or (entry.pristine, entry.patched) != on_disk:
         entry = _fresh_file(site, path, current)
     data = content(site.ledger, original)
     if data is None or not site.ledger.owners(path):
         site.ledger = site.ledger.with_file(path, None)
         if current and current.data != original.data:
-            site.changes.append(back_to_pristine(entry, current, original.data))
+            back_to_pristine(site, entry, current, original.data)
         return
     entry = replace(entry, patched=digest_of(data))
     site.ledger = site.ledger.with_file(path, entry)
@@ -369,8 +372,7 @@ def _plan_file(site: SitePlan, before: Ledger, original: Original) -> None:
 def _fresh_file(site: SitePlan, path: str, current: Snapshot | None) -> FileEntry:
     """Describe a file as it is before its first patch."""
     if current is None:
-        folders = [p.as_posix() for p in reversed(Path(path).parents) if p.name]
-        missing = tuple(f for f in folders if not (site.store.root / f).is_dir())
+        missing = tuple(f for f in parent_folders(path) if not (site.store.root / f).is_dir())
         return FileEntry(path, None, "", 0o666 & ~_umask(), 0, folders=missing)
     bytecode = site.store.keep_bytecode(path)
     site.keep += [data for _, data in bytecode]

@@ -224,11 +224,17 @@ def _named_metadata(folder: Path, key: str) -> list[Path]:
     with entries:
         for entry in entries:
             stem, dot, suffix = entry.name.rpartition(".")
-            if dot and suffix in ("dist-info", "egg-info", "egg-link"):
-                name = stem.rpartition("-")[0] if suffix == "dist-info" else stem.split("-")[0]
-                if canonicalize_name(name) == key:
-                    found.append(folder / entry.name)
+            if not dot or suffix not in ("dist-info", "egg-info", "egg-link"):
+                continue
+            if canonicalize_name(_name_in(stem, suffix)) == key:
+                found.append(folder / entry.name)
     return found
+
+
+def _name_in(stem: str, suffix: str) -> str:
+    if suffix == "egg-link":
+        return stem
+    return stem.rpartition("-")[0] if suffix == "dist-info" else stem.split("-")[0]
 
 
 def _read_distribution(folder: Path, dist_info: Path) -> Distribution:

@@ -51,7 +51,7 @@ def revert(
                 f"there is no patch {patch_id!r}, neither recorded in {target.described} nor known",
                 hint="See what is applied with: patchkit status",
             )
-    busy = [s for s in stores if s.interrupted() or recorded[s.root] & set(chosen)]
+    busy = [s for s in stores if s.interrupted() or s.abandoned() or recorded[s.root] & set(chosen)]
     result = result_of(commit_all(busy, lambda store: plan_revert(store, chosen, force)))
     extra = [Row(i, NOT_APPLIED, "there is nothing to revert") for i in absent]
     return replace(result, rows=tuple(sorted([*result.rows, *extra], key=lambda r: r.id)))
@@ -123,7 +123,7 @@ def _revert_file(site: SitePlan, file: FileEntry, patch_id: str, force: bool) ->
     if not owners:
         site.ledger = site.ledger.with_file(file.path, None)
         if state is not FileState.PRISTINE:
-            site.changes.append(back_to_pristine(file, current, pristine))
+            back_to_pristine(site, file, current, pristine)
         return
     data = compose(pristine or b"", owners, file.path)
     entry = replace(file, patched=digest_of(data))

@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 
 from patchkit.environment import STATE_FOLDER, Distribution, Target, find_distribution
 from patchkit.ledger import FileEntry, Ledger, LedgerEntry
 from patchkit.plan import EntryState, entry_state
 from patchkit.results import Notify, Result, Row
-from patchkit.store import Change, Snapshot, Store
+from patchkit.store import Change, Snapshot, Store, digest_of
 
 INTERRUPTED = (
     "{root}: an apply or revert was interrupted; the next patchkit apply or revert rolls it back"
@@ -29,9 +30,13 @@ class SitePlan:
     rows: list[Row] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
-    def commit(self) -> None:
-        """Make the changes, all or none."""
-        self.store.commit(self.changes, self.ledger, self.keep)
+    def stage(self) -> None:
+        """Make the changes, all or none, so that they can still be taken back."""
+        self.store.stage(self.changes, self.ledger, self.keep)
+
+    def seal(self) -> None:
+        """Record the changes."""
+        self.store.seal(self.ledger)
 
 
 def stores_of(target: Target, notify: Notify) -> list[Store]:
@@ -53,13 +58,20 @@ def state_of(store: Store, ledger: Ledger, entry: LedgerEntry) -> tuple[EntrySta
 
 
 def commit_all(stores: Sequence[Store], plan: Callable[[Store], SitePlan]) -> list[SitePlan]:
-    """Plan under the locks, every folder before the first is written, then write."""
+    """Plan under the locks, every folder before the first is written, then write all or none."""
     with ExitStack() as stack:
         for store in stores:
             stack.enter_context(store.writing())
         plans = [plan(store) for store in stores]
+        try:
+            for site in plans:
+                site.stage()
+        except BaseException as error:
+            for site in plans:
+                site.store.roll_back_after(error)
+            raise
         for site in plans:
-            site.commit()
+            site.seal()
     return plans
 
 
@@ -87,20 +99,31 @@ def patched_snapshot(entry: FileEntry, current: Snapshot | None, data: bytes) ->
     return Snapshot(data, entry.mode, now, None, *owner)
 
 
-def back_to_pristine(entry: FileEntry, current: Snapshot | None, data: bytes | None) -> Change:
-    """Return the change that puts back what was there before the first patch."""
+def back_to_pristine(
+    site: SitePlan, entry: FileEntry, current: Snapshot | None, data: bytes | None
+) -> None:
+    """Plan to put back what was there before the first patch.
+
+    A link that no longer leads to the original bytes (its cache was emptied) becomes a file.
+    """
     if data is None:
-        return Change(entry.path, current, None, folders=entry.folders)
+        site.changes.append(Change(entry.path, current, None, folders=entry.folders))
+        return
+    link, full = entry.link, site.store.root / entry.path
+    if link is not None and not site.store.link_holds(entry.path, link, digest_of(data)):
+        site.warnings.append(f"{full} was a link to {link}, which is not the original: now a file")
+        link = None
     owner = (current.uid, current.gid) if current else (-1, -1)
-    snapshot = Snapshot(data, entry.mode, entry.mtime_ns, entry.link, *owner)
-    return Change(entry.path, current, snapshot, entry.bytecode)
+    snapshot = Snapshot(data, entry.mode, entry.mtime_ns, link, *owner)
+    site.changes.append(Change(entry.path, current, snapshot, entry.bytecode))
 
 
 def forget_file(site: SitePlan, file: FileEntry, distribution: Distribution | None) -> None:
     """Let go of a file whose distribution is gone or another version.
 
-    Old bytes never go over new ones. What a patch added is removed if nobody changed it, and the
-    original comes back only where RECORD of what is installed now lists exactly it.
+    Old bytes never go over new ones. What a patch added is removed if nobody changed it, with
+    folders that are empty then if the distribution is gone, and the original comes back only
+    where RECORD of what is installed now lists exactly it.
     """
     site.ledger = site.ledger.with_file(file.path, None)
     current = site.store.snapshot(file.path)
@@ -108,12 +131,17 @@ def forget_file(site: SitePlan, file: FileEntry, distribution: Distribution | No
         return
     listed = distribution.record.get(file.path) if distribution else None
     if file.pristine is None and listed is None:
-        site.changes.append(back_to_pristine(file, current, None))
+        folders = file.folders if distribution else tuple(parent_folders(file.path))
+        back_to_pristine(site, replace(file, folders=folders), current, None)
     elif file.pristine and listed and listed.sha256 == file.pristine:
-        data = site.store.kept(file.pristine)
-        site.changes.append(back_to_pristine(file, current, data))
+        back_to_pristine(site, file, current, site.store.kept(file.pristine))
     else:
         site.warnings.append(f"{site.store.root / file.path} is still patched and was left alone")
+
+
+def parent_folders(path: str) -> list[str]:
+    """Return the folders that ``path`` lies in, outermost first."""
+    return [p.as_posix() for p in reversed(PurePosixPath(path).parents) if p.name]
 
 
 def keep_beside(site: SitePlan, path: str, current: Snapshot) -> None:

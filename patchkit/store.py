@@ -3,8 +3,9 @@
 State lives in ``<site-packages>/.patchkit/``: ``ledger.json``, ``objects/<sha256>``, ``lock`` and,
 while files are being replaced, ``journal.json``. A file is never written in place: a temporary
 file beside it is renamed over it, so that hard links into a cache keep their bytes. Order of
-a commit: objects, journal, files, bytecode, ledger, then the journal goes. Whoever finds a
-journal rolls back what it names, unless the ledger already is the one that was to come.
+a commit: objects, journal, files, bytecode, ledger, then the journal goes: it is renamed first,
+so that nobody rolls back while kept bytes are being dropped. Whoever finds a journal rolls back
+what it names, unless the ledger already is the one that was to come.
 """
 
 from __future__ import annotations
@@ -97,6 +98,10 @@ class Store:
     def _journal_path(self) -> Path:
         return self.folder / "journal.json"
 
+    @property
+    def _done_path(self) -> Path:
+        return self.folder / "journal.done"
+
     # Reading
 
     def load(self) -> Ledger:
@@ -106,7 +111,18 @@ class Store:
 
     def interrupted(self) -> bool:
         """Say whether an apply or revert was cut off and still has to be rolled back."""
-        return self._journal_path.exists()
+        return self._journal_path.exists() or self._done_path.exists()
+
+    def abandoned(self) -> bool:
+        """Say whether the state folder is there for nothing: a run was cut off as it began."""
+        return self.folder.is_dir() and not self._ledger_path.exists()
+
+    def link_holds(self, path: str, link: str, sha256: str | None) -> bool:
+        """Say whether a link with the text ``link`` at ``path`` would lead to those bytes."""
+        try:
+            return digest_of(((self.root / path).parent / link).read_bytes()) == sha256
+        except OSError:
+            return False
 
     def snapshot(self, path: str) -> Snapshot | None:
         """Return the file at ``path`` as it is, or None; raises StoreError for what is no file."""
@@ -174,9 +190,10 @@ class Store:
         wanted = _object_names(ledger)
         objects = self.folder / "objects"
         found = [p for p in _listdir(objects) if p.name not in wanted]
-        known = {"ledger.json", "journal.json", "lock", "objects"}
+        known = {"ledger.json", "journal.json", "journal.done", "lock", "objects"}
         found += [p for p in _listdir(self.folder) if p.name not in known]
         folders = {(self.root / f.path).parent for f in ledger.files}
+        folders |= {folder / "__pycache__" for folder in folders}
         found += [p for f in folders for p in _listdir(f) if p.name.endswith(TEMPORARY)]
         return sorted(str(p.relative_to(self.root)) for p in found)
 
@@ -253,7 +270,7 @@ class Store:
 
         Kept bytes without a ledger are somebody's originals whose ledger was lost: they stay.
         """
-        if self._ledger_path.exists() or self._journal_path.exists():
+        if self._ledger_path.exists() or self.interrupted():
             return
         objects = self.folder / "objects"
         with contextlib.suppress(OSError):
@@ -273,6 +290,14 @@ class Store:
         ``keep`` are bytes the new ledger refers to by digest. Call it inside :meth:`writing`.
         Raises StoreError, after rolling back, when a file cannot be written.
         """
+        self.stage(changes, ledger, keep)
+        self.seal(ledger)
+
+    def stage(self, changes: Sequence[Change], ledger: Ledger, keep: Sequence[bytes] = ()) -> None:
+        """Make all changes of a :meth:`commit`, so that only :meth:`seal` is left to do.
+
+        Until then :meth:`recover` takes them back; so does an error here.
+        """
         changes = [c for c in changes if c.before is not None or c.after is not None]
         new_text = dump_ledger(ledger) if ledger.entries else None
         if not changes and self._read_text(self._ledger_path) == new_text:
@@ -281,13 +306,25 @@ class Store:
             self._write_journal(changes, new_text, keep)
             for change in changes:
                 self._replace(change)
-            self._write_ledger(new_text)
+            if new_text is not None:
+                self._write_beside(self._ledger_path, new_text.encode())
         except BaseException as error:
-            self._roll_back_after(error)
+            self.roll_back_after(error)
+            raise
+
+    def seal(self, ledger: Ledger) -> None:
+        """Record ``ledger`` and let go of the way back; does nothing when nothing was staged."""
+        if not self._journal_path.exists():
+            return
+        try:
+            self._put_ledger(there=bool(ledger.entries))
+        except BaseException as error:
+            self.roll_back_after(error)
             raise
         self._finish(ledger)
 
-    def _roll_back_after(self, error: BaseException) -> None:
+    def roll_back_after(self, error: BaseException) -> None:
+        """Take back what was staged, because of ``error``, which the caller raises again."""
         try:
             self.recover()
         except PatchkitError as second:
@@ -365,9 +402,13 @@ class Store:
             raise _store_error("write", full, error) from error
 
     def _drop_bytecode(self, path: str) -> None:
-        for file in self.bytecode_of(path):
-            self._step("remove", file.relative_to(self.root).as_posix(), lambda p: p.unlink())
         cache = (self.root / path).parent / "__pycache__"
+        begun = f".{Path(path).stem}."
+        cut_off = [
+            p for p in _listdir(cache) if p.name.startswith(begun) and p.name.endswith(TEMPORARY)
+        ]
+        for file in [*self.bytecode_of(path), *cut_off]:
+            self._step("remove", file.relative_to(self.root).as_posix(), lambda p: p.unlink())
         with contextlib.suppress(OSError):
             if path.endswith(".py") and not os.listdir(cache):
                 cache.rmdir()
@@ -382,33 +423,45 @@ class Store:
             with contextlib.suppress(OSError):
                 (self.root / folder).rmdir()
 
-    def _step(self, verb: str, path: str, action: Callable[[Path], None]) -> None:
+    def _step(self, verb: str, path: str, action: Callable[[Path], object]) -> None:
         full = self.root / path
         try:
             action(full)
         except OSError as error:
             raise _store_error(verb, full, error) from error
 
-    def _write_ledger(self, text: str | None) -> None:
-        if text is not None:
-            self._write_state(self._ledger_path, text.encode())
+    def _put_ledger(self, *, there: bool) -> None:
+        """Make the ledger the one written beside it, or remove it: needs no space on disk."""
+        name = f"{STATE_FOLDER}/ledger.json"
+        if there:
+            self._step("write", name, _beside(self._ledger_path).replace)
         elif self._ledger_path.exists():
-            self._step("remove", f"{STATE_FOLDER}/ledger.json", lambda p: p.unlink())
-            _sync_folder(self.folder)
+            self._step("remove", name, lambda p: p.unlink())
+        _sync_folder(self.folder)
 
-    def _write_state(self, path: Path, data: bytes) -> None:
-        temporary = path.with_name(path.name + TEMPORARY)
+    def _write_beside(self, path: Path, data: bytes) -> None:
         try:
-            _write_temporary(temporary, Snapshot(data, 0o644, time.time_ns()))
-            os.replace(temporary, path)
-            _sync_folder(path.parent)
+            _write_temporary(_beside(path), Snapshot(data, 0o644, time.time_ns()))
         except OSError as error:
             with contextlib.suppress(OSError):
-                temporary.unlink()
+                _beside(path).unlink()
             raise _store_error("write", path, error) from error
 
+    def _write_state(self, path: Path, data: bytes) -> None:
+        self._write_beside(path, data)
+        name = path.relative_to(self.root).as_posix()
+        self._step("write", name, _beside(path).replace)
+        _sync_folder(path.parent)
+
     def _finish(self, ledger: Ledger) -> None:
-        """Drop the kept bytes nothing refers to, then the journal that explains them."""
+        """Drop the kept bytes nothing refers to, and the journal, which first gets another name.
+
+        The bytes are what a roll-back needs: from here on there is none.
+        """
+        if self._journal_path.exists():
+            name = f"{STATE_FOLDER}/journal.json"
+            self._step("rename", name, lambda p: p.replace(self._done_path))
+            _sync_folder(self.folder)
         wanted = _object_names(ledger)
         for file in _listdir(self.folder / "objects"):
             if file.name not in wanted:
@@ -416,7 +469,7 @@ class Store:
         for file in _listdir(self.folder):
             if file.name.endswith(TEMPORARY):
                 self._step("remove", f"{STATE_FOLDER}/{file.name}", lambda p: p.unlink())
-        self._step("remove", f"{STATE_FOLDER}/journal.json", lambda p: p.unlink(missing_ok=True))
+        self._step("remove", f"{STATE_FOLDER}/journal.done", lambda p: p.unlink(missing_ok=True))
         _sync_folder(self.folder)
 
     def _read_text(self, path: Path) -> str | None:
@@ -437,26 +490,40 @@ class Store:
         A file that holds neither the bytes from before nor those that were to come was changed
         by someone else since: it is left alone.
         """
-        text = self._read_text(self._journal_path)
-        if text is None:
+        if not self.interrupted():
             return
-        journal = _load_journal(text, self._journal_path)
+        text = self._read_text(self._journal_path)
+        if text is not None:
+            self._recover_from(_load_journal(text, self._journal_path))
+        self._finish(self.load())
+
+    def _recover_from(self, journal: dict[str, Any]) -> None:
+        """Roll back every change that can be; the first error is raised after the others."""
         before, after = journal["ledger_before"], journal["ledger_after"]
         now = _text_digest(self._read_text(self._ledger_path))
-        if now != after or before == after:
-            self.notify("rolling back an interrupted run ...")
-            for change in reversed(journal["changes"]):
+        if now == after and before != after:
+            return
+        self.notify("rolling back an interrupted run ...")
+        errors = []
+        for change in reversed(journal["changes"]):
+            try:
                 self._roll_back(change)
-        self._finish(self.load())
+            except PatchkitError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _roll_back(self, change: dict[str, Any]) -> None:
         path = change["path"]
-        temporary = str(Path(path).with_name(f".{Path(path).name}{TEMPORARY}"))
-        self._step("remove", temporary, lambda p: p.unlink(missing_ok=True))
+        full = self.root / path
+        with contextlib.suppress(OSError):
+            full.with_name(f".{full.name}{TEMPORARY}").unlink()
         current, before = self.snapshot(path), change["before"]
         untouched = _same_as(current, before)
         if not untouched and not _same_as(current, change["after"]):
             return
+        for folder in change["folders"] if before else ():
+            self._step("create", folder, lambda p: p.mkdir(exist_ok=True))
         if not untouched:
             self._put(path, self._snapshot_from_dict(before) if before else None)
         self._drop_bytecode(path)
@@ -495,7 +562,7 @@ def _load_journal(text: str, path: Path) -> dict[str, Any]:
         if document["schema"] != _JOURNAL_SCHEMA:
             raise ValueError(f"schema {document['schema']}")
         for change in document["changes"]:
-            _ = change["path"], change["before"], change["after"], change["bytecode"]
+            _ = [change[key] for key in ("path", "before", "after", "bytecode", "folders")]
     except (ValueError, KeyError, TypeError) as error:
         raise LedgerError(
             f"{path} is damaged ({error})",
@@ -529,6 +596,10 @@ def _same_file(handle: int, path: Path) -> bool:
     return (mine.st_dev, mine.st_ino) == (found.st_dev, found.st_ino)
 
 
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + TEMPORARY)
+
+
 def _write_temporary(path: Path, snapshot: Snapshot) -> None:
     """Write a new file beside its target, with mode, owner and time, and flush it to disk."""
     path.unlink(missing_ok=True)
@@ -539,11 +610,19 @@ def _write_temporary(path: Path, snapshot: Snapshot) -> None:
     with os.fdopen(handle, "wb") as file:
         file.write(snapshot.data)
         file.flush()
-        with contextlib.suppress(PermissionError):
-            os.fchown(file.fileno(), snapshot.uid, snapshot.gid)
+        _keep_owner(file.fileno(), snapshot)
         os.fchmod(file.fileno(), snapshot.mode)
         os.utime(file.fileno(), ns=(snapshot.mtime_ns, snapshot.mtime_ns))
         os.fsync(file.fileno())
+
+
+def _keep_owner(handle: int, snapshot: Snapshot) -> None:
+    """Give a new file the owner of the old one, where that is allowed and means anything."""
+    try:
+        os.fchown(handle, snapshot.uid, snapshot.gid)
+    except OSError as error:  # EINVAL: an owner that this user namespace has no number for
+        if error.errno not in (errno.EPERM, errno.EINVAL):
+            raise
 
 
 def _stat_through(full: Path) -> os.stat_result:

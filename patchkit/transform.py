@@ -125,8 +125,9 @@ class SourceFile:
         return find_functions(self.module, qualname)
 
     def line_start(self, offset: int) -> int:
-        """Return the offset of the first byte of the line that holds ``offset``."""
-        return max(self.data.rfind(b"\n", 0, offset), self.data.rfind(b"\r", 0, offset)) + 1
+        """Return the offset of the first byte, behind a BOM, of the line that holds ``offset``."""
+        end = max(self.data.rfind(b"\n", 0, offset), self.data.rfind(b"\r", 0, offset))
+        return max(end + 1, len(self._bom))
 
     def line_of(self, offset: int) -> int:
         """Return the line number, from 1, of a byte offset."""
@@ -218,8 +219,10 @@ def _run(source: SourceFile, patch: Patch, edit: Edit) -> list[Splice]:
 
 
 def _describe(edit: Edit) -> str:
-    name = edit.params.get("function")
-    return f"Function {name!r}" if isinstance(name, str) else "What it looks for"
+    name = edit.params.get("function") or edit.params.get("inside")
+    if not isinstance(name, str):
+        return "What it looks for"
+    return f"Function {name!r}" if "function" in edit.params else f"The block in function {name!r}"
 
 
 def load_codemod(patch: Patch, edit: Edit) -> Codemod:
