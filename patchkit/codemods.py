@@ -94,8 +94,10 @@ class _Params:
 
     def either(self, key: str) -> str:
         """Return the text given inline as ``key`` or in the file named by ``key_file``."""
-        if (key in self.table) == (f"{key}_file" in self.table):
-            raise PatchError(f"params needs {key} or {key}_file, not both", hint=self.hint)
+        given = [name for name in (key, f"{key}_file") if name in self.table]
+        if len(given) != 1:
+            problem = "are both there" if given else "is missing"
+            raise PatchError(f"params.{key} or params.{key}_file {problem}", hint=self.hint)
         return self.text(key) if key in self.table else self.snippet(f"{key}_file")
 
     @property
@@ -596,7 +598,7 @@ def _replace_found(source: SourceFile, patch: Patch, start: int, end: int, new: 
     where = f"block in line {source.line_of(start)}"
     if not note:
         return _match(where, replaced)
-    comment = f"{source.indentation(at)}{note}\n"
+    comment = source.indentation(at).replace("\f", "") + f"{note}\n"
     if at == start:
         return _match(where, Splice(start, end, source.encode(comment + new, start)))
     return _match(where, _insert(source, at, comment), replaced)
