@@ -27,6 +27,7 @@ CHECKS = ("import", "trace", "kernel")
 ADD_FILE = "add_file"
 
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\Z")
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 _CODEMOD = re.compile(r"([a-z_][a-z0-9_]*|codemod\.py:[A-Za-z_][A-Za-z0-9_]*)\Z")
 
 
@@ -84,7 +85,7 @@ def folder_digest(files: Mapping[str, str]) -> str:
     digest = hashlib.sha256()
     for name in sorted(files):
         body = normalise_newlines(files[name]).encode("utf-8", "surrogateescape")
-        digest.update(f"{name}\0{len(body)}\0".encode() + body)
+        digest.update(f"{name}\0{len(body)}\0".encode("utf-8", "surrogateescape") + body)
     return digest.hexdigest()
 
 
@@ -132,10 +133,12 @@ class _Reader:
             return kind() if default is None else default
         return value
 
-    def text(self, key: str, default: str | None = None) -> str:
-        value = cast(str, self.get(key, str, default))
-        if key in self.table and isinstance(self.table[key], str) and not value.strip():
-            self.fail(key, "is empty")
+    def text(self, key: str, check: Callable[[str], str] = lambda _: "") -> str:
+        value = cast(str, self.get(key, str))
+        if isinstance(self.table.get(key), str):
+            problem = check(value) if value.strip() else "is empty"
+            if problem:
+                self.fail(key, problem)
         return value
 
     def strings(self, key: str, check: Callable[[str], str] = lambda _: "") -> tuple[str, ...]:
@@ -215,10 +218,10 @@ def _read_patch(read: _Reader, patch_id: str, files: Mapping[str, str], folder: 
     patch = Patch(
         id=patch_id,
         revision=read.positive("revision"),
-        title=read.text("title"),
+        title=read.text("title", _line_problem),
         why=read.text("why").strip(),
-        links=read.strings("links"),
-        distribution=canonicalize_name(read.text("distribution")),
+        links=read.strings("links", _link_problem),
+        distribution=canonicalize_name(read.text("distribution", _name_problem)),
         versions=versions,
         default=read.get("default", bool, False),
         checks=read.strings("checks", _check_problem),
@@ -241,27 +244,42 @@ def _read_edits(read: _Reader, files: Mapping[str, str]) -> tuple[Edit, ...]:
             read.fail(f"edit[{index}]", "must be a table")
             continue
         edits.append(_read_edit(_Reader(table, f"edit[{index}].", read.problems), files))
-    if "edit" in read.table and not tables:
+    if read.table.get("edit") == []:
         read.fail("edit", "is empty; a patch edits at least one file")
     return tuple(edits)
 
 
 def _read_edit(read: _Reader, files: Mapping[str, str]) -> Edit:
     edit = Edit(
-        file=read.text("file"),
+        file=read.text("file", _file_problem),
         versions=read.specifier("versions", ""),
         codemod=read.text("codemod"),
         params=read.get("params", dict, {}),
         matches=read.positive("matches", 1),
     )
-    if edit.file and (problem := path_problem(edit.file)):
-        read.fail("file", f"{edit.file!r} {problem}")
     if edit.codemod and not _CODEMOD.match(edit.codemod):
         read.fail("codemod", f"{edit.codemod!r} must be a name or 'codemod.py:function'")
     if edit.codemod.startswith(CODE + ":") and CODE not in files:
         read.fail("codemod", f"{edit.codemod!r} needs a {CODE} beside {MANIFEST}")
     read.unknown()
     return edit
+
+
+def _file_problem(path: str) -> str:
+    problem = path_problem(path)
+    return problem and f"{path!r} {problem}"
+
+
+def _line_problem(text: str) -> str:
+    return "" if text.isprintable() else "holds a line end or an invisible character"
+
+
+def _link_problem(link: str) -> str:
+    return "" if link.isprintable() and link and " " not in link else "is not a link"
+
+
+def _name_problem(name: str) -> str:
+    return "" if _NAME.match(name) else f"{name!r} is not the name of a distribution"
 
 
 def _check_problem(name: str) -> str:
