@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from patchkit import applying, inspection, plan, results
-from tests.conftest import A, Bench
+from patchkit import applying, inspection, plan, results, touring
+from tests.conftest import A, Bench, invoke
+from tests.wheels import flashinfer_wheel, unpack
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -60,6 +61,25 @@ def test_readme_has_two_setup_commands_and_ci_runs_the_second():
     commands = re.findall(r"```bash\n(.*?)\n```", try_it, re.DOTALL)
     assert len(commands) == 2
     assert commands[1] in (ROOT / ".ci/run").read_text("utf-8").splitlines()
+
+
+def comparable(text: str) -> str:
+    """Give a transcript without what differs from machine to machine."""
+    text = re.sub(r"\S+/patchkit-demo-\w+", "FOLDER", text)
+    text = re.sub(r"[0-9a-f]{64}", "SHA256", text)
+    return re.sub(r"\d+ files|@@ .* @@", "NUMBERS", text)
+
+
+@pytest.mark.slow
+def test_readme_shows_what_demo_prints(monkeypatch: pytest.MonkeyPatch):
+    wheel = flashinfer_wheel(touring.RELEASE)
+    monkeypatch.setattr(touring, "fetch", lambda _, folder: unpack(wheel, folder))
+    outcome = invoke("demo")
+    assert outcome.code == 0
+    readme = (ROOT / "README.md").read_text("utf-8")
+    (shown,) = re.findall(r"```text\n(1\. fetch.*?)```", readme, re.DOTALL)
+    for part in shown.split("[...]\n"):
+        assert comparable(part) in comparable(outcome.out)
 
 
 # docs/writing-a-patch.md
@@ -218,7 +238,7 @@ def documented_modules() -> dict[str, str]:
 
 
 def test_every_module_is_on_the_page():
-    assert set(documented_modules()) == set(MODULES) - {"__init__", "__main__"}
+    assert set(documented_modules()) == set(MODULES) - {"__init__", "__main__"}  # one row each
 
 
 def test_imports_go_one_way():
