@@ -278,6 +278,14 @@ class Probe:
         if not holds:
             self.problems.append(f"{what}: {detail}" if detail != "" else what)
 
+    def attempt(self, step: Callable[..., None], *arguments: Any) -> None:
+        """Run one step; an error that it did not expect is a problem, not the end."""
+        try:
+            step(self, *arguments)
+        except Exception as error:
+            detail = f"{type(error).__name__}: {error}"
+            self.problems.append(f"{step.__name__}{arguments}: {detail}")
+
     def options_of(self, case: Case) -> dict[str, Any]:
         options = dict(case.options)
         if options.get("nvfp4_4over6") == "NVFP44Over6Config":
@@ -441,18 +449,18 @@ def run_all(probe: Probe) -> int:
         cases = [c for c in cases if probe.release >= (0, 2, 9) or plain_only(c)]
     with cute_dsl_present():
         for case in cases:
-            run_case(probe, case)
+            probe.attempt(run_case, case)
     for column_major in (False, True):
         if probe.release >= (0, 2, 9) or not column_major:
-            run_dynamic(probe, column_major)
-    run_functionalized(probe)
+            probe.attempt(run_dynamic, column_major)
+    probe.attempt(run_functionalized)
     for shape, options in WRONG_CALLS:
         known = {name: value for name, value in options.items() if name != "no_such_parameter"}
         if probe.offers(known):
-            run_wrong(probe, shape, options)
+            probe.attempt(run_wrong, shape, options)
     if probe.release >= (0, 2, 9):
-        run_fake_call(probe)
-    run_reload(probe)
+        probe.attempt(run_fake_call)
+    probe.attempt(run_reload)
     return len(cases)
 
 
