@@ -375,7 +375,9 @@ def _signature(source: SourceFile, node: cst.FunctionDef) -> str:
 def _namespace(params: _Params) -> str:
     name = params.text("namespace")
     if not name.isidentifier() or name in (params.patch.distribution, "aten", "prim", "prims"):
-        raise PatchError(f"params.namespace {name!r} is not a namespace of its own", hint="")
+        raise PatchError(
+            f"params.namespace {name!r} is not a namespace of its own", hint=params.hint
+        )
     return name
 
 
@@ -395,7 +397,10 @@ def _check_schema(schema: str, names: Sequence[str]) -> None:
     words = [part.split() for part in (found.group(1).split(",") if found else [])]
     in_schema = [w[-1] for w in words if w and w != ["*"]]
     if taken := {"operator", "to_operator"} & set(names):
-        raise PatchError(f"a parameter named {taken.pop()!r} is in the wrapper's way", hint="")
+        raise PatchError(
+            f"a parameter named {min(taken)!r} is in the wrapper's way",
+            hint="wrap_custom_op cannot wrap this function; write a codemod.py for it.",
+        )
     if in_schema != list(names) or "=" in schema or '"' in schema:
         raise PatchError(
             f"params.schema names ({', '.join(in_schema)}), the parameters are "
