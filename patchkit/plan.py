@@ -15,7 +15,7 @@ from patchkit.errors import PatchError, PatchkitError
 from patchkit.ledger import FileState, Ledger, LedgerEntry, compose, file_state
 from patchkit.manifest import ADD_FILE, Edit, Patch
 from patchkit.splice import Splice, find_overlap
-from patchkit.transform import rewrite
+from patchkit.transform import compile_problem, rewrite
 
 
 @dataclass(frozen=True)
@@ -119,13 +119,11 @@ def content(ledger: Ledger, original: Original) -> bytes | None:
     data = compose(original.data or b"", owners, original.path)
     if len(owners) > 1 and original.path.endswith(".py"):
         names = " and ".join(e.id for e in owners)
-        try:
-            compile(data, original.path, "exec", dont_inherit=True)
-        except (SyntaxError, ValueError) as error:
+        if problem := compile_problem(original.path, data):
             raise PatchError(
-                f"conflict: {original.path} would not compile with {names}: {error}",
+                f"conflict: {original.path} would not compile with {names}: {problem}",
                 hint=f"Choose one; patchkit revert {owners[0].id}",
-            ) from error
+            )
     return data
 
 

@@ -6,9 +6,13 @@ so every byte outside the edited nodes is the byte that was there.
 
 from __future__ import annotations
 
+import ast
 import codecs
 import re
+import sys
 import tokenize
+import types
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -62,12 +66,23 @@ class SourceFile:
     def text(self) -> str:
         """The file decoded (a BOM is kept as U+FEFF); raises PatchError naming file and byte."""
         try:
-            return self.data.decode(self.encoding)
+            text = self.data.decode(self.encoding)
         except UnicodeDecodeError as error:
             raise PatchError(
                 f"{self.path}: byte {error.start} is not {self.encoding}",
                 hint="The file cannot be edited safely; reinstall the distribution.",
             ) from error
+        except LookupError as error:
+            raise self._unusable_encoding() from error
+        if self.encoding != "utf-8" and not _stateless(text, self.data, self.encoding):
+            raise self._unusable_encoding()
+        return text
+
+    def _unusable_encoding(self) -> PatchError:
+        return PatchError(
+            f"{self.path}: places in text of encoding {self.encoding} cannot be told exactly",
+            hint="The file cannot be edited safely.",
+        )
 
     @cached_property
     def module(self) -> cst.Module:
@@ -78,16 +93,23 @@ class SourceFile:
     def _wrapper(self) -> cst.MetadataWrapper:
         import libcst as cst
 
-        _ = self.text  # a clean error for undecodable bytes comes first
+        text = self.text  # a clean error for undecodable bytes comes first
+        # Python bounds how deep code may nest; LibCST overflows the stack and ends the process.
+        if problem := compile_problem(self.path, self.data, ast.PyCF_ONLY_AST):
+            raise PatchError(
+                f"{self.path}: Python cannot parse it: {problem}",
+                hint="The file is not valid for the Python that runs patchkit.",
+            )
         try:
-            module = cst.parse_module(self.text[len(self._bom) and 1 :])
+            module = cst.parse_module(text[len(self._bom) and 1 :])
+            code = module.code
         except Exception as error:  # ParserSyntaxError, and whatever else a hostile file provokes
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise PatchError(
                 f"{self.path}: LibCST cannot parse it: {reason[0]}",
                 hint="If python itself accepts the file, edit it with the replace_block codemod.",
             ) from error
-        if self._bom + module.code.encode(self.encoding) != self.data:
+        if self._bom + code.encode(self.encoding) != self.data:
             raise PatchError(
                 f"{self.path}: not byte-preserving: LibCST does not reproduce this file exactly",
                 hint="Edit it with the replace_block codemod, which does not need LibCST.",
@@ -114,6 +136,16 @@ class SourceFile:
             return utf8_offset + len(self._bom)
         before = self.text.encode("utf-8")[:utf8_offset].decode("utf-8")
         return len(before.encode(self.encoding))
+
+    def splits_character(self, offset: int) -> bool:
+        """Say whether a byte offset lies inside a character (which UTF-8 cannot do unnoticed)."""
+        if self.encoding == "utf-8":
+            return False
+        try:
+            self.data[:offset].decode(self.encoding)
+        except UnicodeDecodeError:
+            return True
+        return False
 
     def functions(self, qualname: str) -> list[cst.FunctionDef]:
         """Return every definition of a dotted name, also inside ``if``, ``try`` and ``with``.
@@ -161,6 +193,26 @@ class SourceFile:
         return encoded.replace(b"\n", self.newline(offset))
 
 
+def _stateless(text: str, data: bytes, encoding: str) -> bool:
+    """Say whether every character is encoded on its own, so that offsets can be added up."""
+    try:
+        codes = {character: character.encode(encoding) for character in set(text)}
+    except UnicodeEncodeError:
+        return False
+    return b"".join(codes[character] for character in text) == data
+
+
+def compile_problem(path: str, data: bytes, flags: int = 0) -> str:
+    """Say why Python would refuse a file, or return ''. ``flags`` are those of :func:`compile`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the library's code, not about the edit
+        try:
+            compile(data, path, "exec", flags, dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            return str(error) or type(error).__name__
+    return ""
+
+
 def rewrite(path: str, data: bytes, patch: Patch, edits: Sequence[Edit]) -> tuple[Splice, ...]:
     """Return the splices that ``edits`` of one patch make on the pristine bytes of one file.
 
@@ -182,7 +234,11 @@ def rewrite(path: str, data: bytes, patch: Patch, edits: Sequence[Edit]) -> tupl
             f"{patch.id}: matched 0 places in {path}: the file would not change",
             hint=_FIX.format(patch=patch),
         )
-    _guard_parses(path, result, patch)
+    if path.endswith(".py") and (problem := compile_problem(path, result)):
+        raise PatchError(
+            f"{patch.id}: {path} would not compile after the edit: {problem}",
+            hint=_FIX.format(patch=patch),
+        )
     return tuple(splices)
 
 
@@ -195,13 +251,13 @@ def _run(source: SourceFile, patch: Patch, edit: Edit) -> list[Splice]:
         matches = codemod(source, patch, edit.params)
     except PatchError as error:
         raise PatchError(f"{patch.id}: {error.message}", hint=error.hint) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PatchError(
             f"{patch.id}: codemod {edit.codemod} failed on {source.path}: "
             f"{type(error).__name__}: {error}",
             hint=_FIX.format(patch=patch),
         ) from error
-    if not isinstance(matches, list) or not all(isinstance(m, Match) for m in matches):
+    if not isinstance(matches, list) or not all(_is_match(m) for m in matches):
         raise PatchError(
             f"{patch.id}: codemod {edit.codemod} must return a list of Match",
             hint=_FIX.format(patch=patch),
@@ -215,7 +271,25 @@ def _run(source: SourceFile, patch: Patch, edit: Edit) -> list[Splice]:
             hint=f"{_describe(edit)} is not in this file as the patch knows it; "
             "the installed release may need another patch.",
         )
-    return [splice for match in found for splice in match.splices]
+    splices = [splice for match in found for splice in match.splices]
+    if any(source.splits_character(at) for s in splices for at in (s.start, s.end)):
+        raise PatchError(
+            f"{patch.id}: {edit.codemod} would split a character of {source.path}",
+            hint=_FIX.format(patch=patch),
+        )
+    return splices
+
+
+def _is_match(value: object) -> bool:
+    return (
+        isinstance(value, Match)
+        and isinstance(value.splices, tuple)
+        and all(
+            isinstance(s, Splice)
+            and (type(s.start), type(s.end), type(s.text)) == (int, int, bytes)
+            for s in value.splices
+        )
+    )
 
 
 def _describe(edit: Edit) -> str:
@@ -243,25 +317,15 @@ def load_codemod(patch: Patch, edit: Edit) -> Codemod:
 
 
 def _load_own(patch: Patch, name: str) -> Codemod:
-    namespace: dict[str, Any] = {"__name__": f"patchkit_codemod_{patch.id.replace('-', '_')}"}
+    module = types.ModuleType(f"patchkit_codemod_{patch.id.replace('-', '_')}")
+    sys.modules[module.__name__] = module  # dataclasses look there
     try:
-        exec(compile(patch.snippets[CODE], f"{patch.folder}/{CODE}", "exec"), namespace)
-        function: Codemod = namespace[name]
-    except Exception as error:
+        code = compile(patch.snippets[CODE], f"{patch.folder}/{CODE}", "exec", dont_inherit=True)
+        exec(code, vars(module))
+        function: Codemod = vars(module)[name]
+    except (Exception, SystemExit) as error:
         raise PatchError(
             f"{patch.id}: {CODE} cannot be loaded: {type(error).__name__}: {error}",
             hint=_FIX.format(patch=patch),
         ) from error
     return function
-
-
-def _guard_parses(path: str, result: bytes, patch: Patch) -> None:
-    if not path.endswith(".py"):
-        return
-    try:
-        compile(result, path, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
-        raise PatchError(
-            f"{patch.id}: {path} would not compile after the edit: {error}",
-            hint=_FIX.format(patch=patch),
-        ) from error
