@@ -44,7 +44,7 @@ def unprivileged(*args: str) -> Outcome:
 
     The caller makes the folders accessible with :func:`open_up` first.
     """
-    _warm()
+    warm()
 
     def action() -> Outcome:
         if os.geteuid() == 0:
@@ -63,8 +63,8 @@ def open_up(folder: Path) -> None:
             os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
 
 
-def _warm() -> None:
-    """Import what a child without the right to read the interpreter's files would miss."""
+def warm() -> None:
+    """Import all that a command may need: a child may have no right to read those files."""
 
     import libcst.metadata
 
