@@ -150,14 +150,18 @@ def load_ledger(text: str, where: str) -> Ledger:
     """Read a ledger; raises LedgerError when it is damaged or from a newer patchkit."""
     try:
         document = json.loads(text)
-        schema = document["schema"]
-        if isinstance(schema, int) and schema > SCHEMA:
+        schema = _typed(document["schema"], int)
+        if schema > SCHEMA:
             raise LedgerError(
                 f"{where} has schema {schema}; this patchkit reads up to {SCHEMA}",
                 hint="Use the newer patchkit that wrote it: pip install --upgrade patchkit-ml",
             )
+        if schema < 1:
+            raise ValueError(f"schema {schema}")
         entries = [_entry_from_dict(k, v) for k, v in sorted(document["patches"].items())]
         files = [_file_from_dict(k, v) for k, v in sorted(document["files"].items())]
+        if stray := {path for e in entries for path in e.splices} ^ {f.path for f in files}:
+            raise ValueError(f"{min(stray)} is not both a file and in a patch")
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise LedgerError(
             f"{where} is damaged ({type(error).__name__}: {error})",
@@ -194,13 +198,13 @@ def _entry_from_dict(patch_id: str, value: Mapping[str, Any]) -> LedgerEntry:
         link=_typed(value["link"], str),
         distribution=_typed(value["distribution"], str),
         version=_typed(value["version"], str),
-        checks=tuple(_typed(v, str) for v in value["checks"]),
-        conflicts=tuple(_typed(v, str) for v in value["conflicts"]),
-        requires=tuple(_typed(v, str) for v in value["requires"]),
+        checks=tuple(_typed(v, str) for v in _typed(value["checks"], list)),
+        conflicts=tuple(_typed(v, str) for v in _typed(value["conflicts"], list)),
+        requires=tuple(_typed(v, str) for v in _typed(value["requires"], list)),
         splices={
             _inside(path): tuple(
                 Splice(_typed(s["start"], int), _typed(s["end"], int), _to_bytes(s["text"]))
-                for s in splices
+                for s in _typed(splices, list)
             )
             for path, splices in sorted(value["splices"].items())
         },
@@ -227,8 +231,8 @@ def _file_from_dict(path: str, value: Mapping[str, Any]) -> FileEntry:
         mode=_typed(value["mode"], int),
         mtime_ns=_typed(value["mtime_ns"], int),
         link=_optional(value["link"], str),
-        folders=tuple(_inside(v) for v in value["folders"]),
-        bytecode=tuple(bytecode_from_dict(b) for b in value["bytecode"]),
+        folders=tuple(_inside(v) for v in _typed(value["folders"], list)),
+        bytecode=tuple(bytecode_from_dict(b) for b in _typed(value["bytecode"], list)),
     )
 
 
