@@ -1,0 +1,567 @@
+"""The command line: refusals, JSON, help, and what it does not import."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from patchkit import __version__
+from patchkit.cli import main
+from tests.conftest import PATCH, A, Bench, Outcome, assert_refusal, invoke, tree
+from tests.wheels import make_wheel, unpack
+
+ROOT = Path(__file__).resolve().parents[1]
+INFO = "demo_pkg-1.0.dist-info"
+VERBS = ("list", "status", "diff", "apply", "verify", "revert", "demo")
+
+
+# --- refusals: a way to get there, the command, and what the sentence must say
+
+
+def nothing(bench: Bench) -> None:
+    """Demo as it is."""
+
+
+def out_of_range(bench: Bench) -> None:
+    bench.patch("p", PATCH.replace(">=1.0,<2", ">=2"))
+
+
+def no_match(bench: Bench) -> None:
+    bench.patch("p", PATCH.replace("return 0", "return 5"))
+
+
+def two_matches(bench: Bench) -> None:
+    bench.patch("p", PATCH.replace('inside = "enc", ', ""))
+
+
+def drift(bench: Bench) -> None:
+    with (bench.site / "demo_pkg/a.py").open("ab") as file:
+        file.write(b"\n")
+
+
+def applied(bench: Bench) -> None:
+    assert bench.run("apply", "p").code == 0
+
+
+def drift_after_apply(bench: Bench) -> None:
+    applied(bench)
+    drift(bench)
+
+
+def declared_conflict(bench: Bench) -> None:
+    other = PATCH.replace('"enc"', '"dec"')
+    bench.patch("q", other.replace("\n\n[[edit]]", '\nconflicts = ["p"]\n\n[[edit]]', 1))
+
+
+def conflict_of_places(bench: Bench) -> None:
+    bench.patch("q", PATCH.replace("return -1", "return 9"))
+
+
+def conflict_with_applied(bench: Bench) -> None:
+    applied(bench)
+    conflict_of_places(bench)
+
+
+def missing_requirement(bench: Bench) -> None:
+    bench.patch("p", PATCH.replace("\n\n[[edit]]", '\nrequires = ["q"]\n\n[[edit]]', 1))
+    bench.patch("q", PATCH.replace('"enc"', '"dec"'))
+
+
+def required_by_another(bench: Bench) -> None:
+    missing_requirement(bench)
+    assert bench.run("apply", "p", "q").code == 0
+
+
+def two_dist_infos(bench: Bench) -> None:
+    bench.install({"demo_pkg/__init__.py": b""}, version="1.1")
+
+
+def editable(bench: Bench) -> None:
+    url = {"url": "file:///src/checkout", "dir_info": {"editable": True}}
+    (bench.site / INFO / "direct_url.json").write_text(json.dumps(url))
+
+
+def linked_folder(bench: Bench) -> None:
+    (bench.site / "demo_pkg").rename(bench.folder / "elsewhere")
+    (bench.site / "demo_pkg").symlink_to(bench.folder / "elsewhere")
+
+
+def no_record(bench: Bench) -> None:
+    (bench.site / INFO / "RECORD").unlink()
+
+
+def no_digest_in_record(bench: Bench) -> None:
+    record = bench.site / INFO / "RECORD"
+    lines = record.read_text().splitlines()
+    record.write_text("\n".join("demo_pkg/a.py,," if "a.py" in line else line for line in lines))
+
+
+def damaged_record(bench: Bench) -> None:
+    (bench.site / INFO / "RECORD").write_bytes(b"\xff\xfe\x00")
+
+
+def damaged_ledger(bench: Bench) -> None:
+    applied(bench)
+    (bench.site / ".patchkit/ledger.json").write_text('{"schema": 1, "patches"')
+
+
+def odd_ledger(bench: Bench) -> None:
+    applied(bench)
+    file = bench.site / ".patchkit/ledger.json"
+    file.write_text(file.read_text().replace("demo_pkg/a.py", "../../a.py"))
+
+
+def newer_ledger(bench: Bench) -> None:
+    applied(bench)
+    ledger = {"schema": 99, "patches": {}, "files": {}}
+    (bench.site / ".patchkit/ledger.json").write_text(json.dumps(ledger))
+
+
+def lost_original(bench: Bench) -> None:
+    applied(bench)
+    for kept in (bench.site / ".patchkit/objects").iterdir():
+        kept.unlink()
+
+
+def damaged_original(bench: Bench) -> None:
+    applied(bench)
+    for kept in (bench.site / ".patchkit/objects").iterdir():
+        kept.write_bytes(b"other")
+
+
+def damaged_journal(bench: Bench) -> None:
+    applied(bench)
+    (bench.site / ".patchkit/journal.json").write_text("{}")
+
+
+def bad_manifest(bench: Bench) -> None:
+    bench.patch("p", PATCH.replace("title", "titel"))
+
+
+def file_of_another(bench: Bench) -> None:
+    bench.install({"demo_pkg/a.py": A + b"#\n"}, name="rival")
+
+
+def missing_file(bench: Bench) -> None:
+    (bench.site / "demo_pkg/a.py").unlink()
+
+
+def no_such_file(bench: Bench) -> None:
+    bench.patch("p", PATCH.replace("demo_pkg/a.py", "demo_pkg/z.py"))
+
+
+def other_project(bench: Bench) -> None:
+    Path("patchkit.toml").write_text('patches = ["nope"]\n')
+
+
+def empty_project(bench: Bench) -> None:
+    Path("patchkit.toml").write_text("patches = []\n")
+
+
+def bad_project(bench: Bench) -> None:
+    Path("pyproject.toml").write_text("[tool.patchkit]\npatchs = []\n")
+
+
+REFUSALS: list[tuple[Callable[[Bench], None], str, tuple[str, ...]]] = [
+    (nothing, "apply nope", ("there is no patch 'nope'",)),
+    (nothing, "apply p nope", ("there is no patch 'nope'",)),
+    (nothing, "revert nope", ("there is no patch 'nope'",)),
+    (nothing, "diff nope", ("there is no patch 'nope'",)),
+    (nothing, "apply", ("no default patch fits",)),
+    (out_of_range, "apply p", ("p", ">=2", "installed is 1.0")),
+    (no_match, "apply p", ("matched 0 places in demo_pkg/a.py, must match 1",)),
+    (no_match, "diff p", ("matched 0 places",)),
+    (no_match, "apply p --dry-run", ("matched 0 places",)),
+    (two_matches, "apply p", ("matched 2 places",)),
+    (drift, "apply p", ("demo_pkg/a.py drifted",)),
+    (drift_after_apply, "apply p", ("demo_pkg/a.py drifted",)),
+    (drift_after_apply, "revert p", ("demo_pkg/a.py drifted", "p was applied")),
+    (drift_after_apply, "revert --all", ("demo_pkg/a.py drifted",)),
+    (declared_conflict, "apply p q", ("conflict: ", "p", "q")),
+    (conflict_of_places, "apply p q", ("conflict: p and q", "demo_pkg/a.py")),
+    (conflict_with_applied, "apply q", ("conflict: p and q", "demo_pkg/a.py")),
+    (missing_requirement, "apply p", ("p requires q",)),
+    (required_by_another, "revert q", ("p requires q",)),
+    (two_dist_infos, "apply p", ("demo_pkg-1.0.dist-info and demo_pkg-1.1.dist-info",)),
+    (editable, "apply p", ("/src/checkout",)),
+    (linked_folder, "apply p", ("demo_pkg is a symbolic link",)),
+    (no_record, "apply p", ("no readable RECORD",)),
+    (damaged_record, "apply p", ("no readable RECORD",)),
+    (no_digest_in_record, "apply p", ("gives no sha256 for demo_pkg/a.py",)),
+    (damaged_ledger, "apply p", ("ledger.json is damaged",)),
+    (damaged_ledger, "revert p", ("ledger.json is damaged",)),
+    (damaged_ledger, "verify", ("ledger.json is damaged",)),
+    (damaged_ledger, "status", ("ledger.json is damaged",)),
+    (odd_ledger, "revert --all", ("ledger.json is damaged",)),
+    (newer_ledger, "apply p", ("schema 99",)),
+    (newer_ledger, "revert p", ("schema 99",)),
+    (newer_ledger, "status", ("schema 99",)),
+    (lost_original, "revert p", ("cannot be read",)),
+    (lost_original, "verify", ("cannot be read",)),
+    (damaged_original, "revert p", ("are damaged",)),
+    (damaged_original, "verify", ("are damaged",)),
+    (damaged_journal, "revert p", ("journal.json is damaged",)),
+    (bad_manifest, "apply p", ("titel: unknown key",)),
+    (bad_manifest, "list", ("titel: unknown key",)),
+    (file_of_another, "apply p", ("demo_pkg-1.0 and rival-1.0",)),
+    (missing_file, "apply p", ("demo_pkg/a.py is missing",)),
+    (no_such_file, "apply p", ("demo_pkg/z.py",)),
+    (other_project, "apply", ("there is no patch 'nope'",)),
+    (empty_project, "apply", ("asks for no patches",)),
+    (bad_project, "apply", ("patchs: unknown key",)),
+]
+
+
+@pytest.mark.parametrize(
+    ("arrange", "command", "says"),
+    REFUSALS,
+    ids=[f"{arrange.__name__}-{command.replace(' ', '_')}" for arrange, command, _ in REFUSALS],
+)
+def test_refusal(
+    demo: Bench, arrange: Callable[[Bench], None], command: str, says: tuple[str, ...]
+) -> None:
+    arrange(demo)
+    outcome = demo.refuse(*command.split())
+    for words in says:
+        assert words in outcome.err
+
+    before = demo.state()
+    verb, *rest = command.split()
+    as_json = demo.run(verb, "--json", *rest)
+    assert as_json.code == 1
+    assert as_json.err == ""
+    assert as_json.json["schema"] == 1
+    assert as_json.json["ok"] is False
+    assert set(as_json.json["error"]) == {"message", "hint"}
+    assert as_json.json["error"]["message"] in outcome.err
+    assert as_json.json["error"]["hint"]
+    assert demo.state() == before
+
+
+def test_refusal_of_an_unknown_distribution(bench: Bench) -> None:
+    bench.patch("p")
+    assert "demo-pkg is not installed" in bench.refuse("apply", "p").err
+
+
+@pytest.mark.parametrize("kind", ["egg-info", "egg-link"])
+def test_refusal_of_what_is_no_wheel(bench: Bench, kind: str) -> None:
+    bench.patch("p")
+    names = {"egg-info": "demo_pkg-1.0-py3.11.egg-info", "egg-link": "demo-pkg.egg-link"}
+    (bench.site / names[kind]).write_text("x")
+    assert names[kind] in bench.refuse("apply", "p").err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--site-packages", "no/such/folder"],
+        ["--python", "no/such/python"],
+        ["--python", "."],
+        ["--python", "no-such-python-on-path"],
+        ["--python", "false"],
+        ["--patches", "no/such/folder"],
+    ],
+)
+def test_refusal_of_a_target_that_is_not_there(bench: Bench, options: list[str]) -> None:
+    outcome = invoke("apply", *options, "p")
+    assert outcome.code == 1
+    assert_refusal(outcome)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["nope"],
+        ["apply", "--nope"],
+        ["revert"],
+        ["revert", "--all", "p"],
+        ["apply", "--python", "x", "--site-packages", "y"],
+    ],
+)
+def test_wrong_usage_is_exit_2(bench: Bench, args: list[str]) -> None:
+    outcome = invoke(*args)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert "Usage:" in outcome.err
+
+
+# --- drift and --force
+
+
+def test_forced_revert_keeps_the_changed_file_beside(demo: Bench) -> None:
+    before = demo.state()
+    applied(demo)
+    drift(demo)
+    changed = demo.read()
+    outcome = demo.run("revert", "--force", "p")
+    assert outcome.code == 0
+    new = set(demo.state()) - set(before)
+    assert len(new) == 1
+    (name,) = new
+    assert str(demo.site / name) in outcome.out
+    assert demo.read(name) == changed
+    assert demo.read() == A
+    (demo.site / name).unlink()
+    assert demo.state() == before
+
+
+def test_verify_names_file_and_patch_of_drift(demo: Bench) -> None:
+    applied(demo)
+    drift(demo)
+    before = demo.state()
+    for verb in ("verify", "status"):
+        outcome = demo.run(verb)
+        assert outcome.code == 1
+        assert "drifted" in outcome.out
+        assert "demo_pkg/a.py" in outcome.out
+        assert " p " in outcome.out
+    assert demo.state() == before
+
+
+def test_a_deleted_patched_file_is_drift_and_comes_back(demo: Bench) -> None:
+    before = demo.state()
+    applied(demo)
+    (demo.site / "demo_pkg/a.py").unlink()
+    assert "demo_pkg/a.py is missing" in demo.run("verify").out
+    assert demo.run("revert", "p").code == 0
+    assert demo.state() == before
+
+
+# --- two patches on one file
+
+
+def test_patches_come_and_go_in_any_order(demo: Bench) -> None:
+    demo.patch("q", PATCH.replace('"enc"', '"dec"'))
+    before = demo.state()
+    applied(demo)
+    only_p = demo.read()
+    assert demo.run("apply", "q").code == 0
+    both = demo.read()
+    assert demo.run("revert", "p").code == 0
+    assert demo.run("status", "--json").states == {**SHIPPED, "p": "not applied", "q": "applied"}
+    assert demo.run("apply", "p").code == 0
+    assert demo.read() == both
+    assert demo.run("revert", "q").code == 0
+    assert demo.read() == only_p
+    assert demo.run("revert", "--all").code == 0
+    assert demo.state() == before
+
+
+SHIPPED = dict.fromkeys(sorted(p.parent.name for p in ROOT.glob("patches/*/patch.toml")))
+SHIPPED = {name: "does not fit" for name in SHIPPED}
+
+
+def test_revert_needs_neither_the_patch_nor_libcst(demo: Bench) -> None:
+    before = demo.state()
+    applied(demo)
+    shutil.rmtree(demo.patches)
+    code = "import sys; sys.modules['libcst'] = None; from patchkit.cli import main; main()"
+    command = ["revert", "p", "--site-packages", str(demo.site)]
+    done = subprocess.run([sys.executable, "-c", code, *command], cwd=ROOT, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert demo.state() == before
+
+
+def test_revert_works_with_a_broken_patch_folder(demo: Bench) -> None:
+    before = demo.state()
+    applied(demo)
+    bad_manifest(demo)
+    assert demo.run("revert", "p").code == 0
+    assert demo.state() == before
+
+
+# --- dry run, diff, status
+
+
+def test_dry_run_writes_nothing(demo: Bench) -> None:
+    before = demo.state()
+    outcome = demo.run("apply", "p", "--dry-run")
+    assert outcome.code == 0
+    assert "demo_pkg/a.py" in outcome.out
+    assert demo.state() == before
+    applied(demo)
+    before = demo.state()
+    assert "already applied" in demo.run("apply", "p", "--dry-run").out
+    assert demo.state() == before
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_diff_is_what_patch_reads(demo: Bench, when: str) -> None:
+    if when == "after":
+        applied(demo)
+    outcome = demo.run("diff", "p")
+    assert outcome.code == 0
+    assert "\x1b" not in outcome.out
+    copy = demo.folder / "copy"
+    unpack(make_wheel(demo.folder / "w", "demo-pkg", "1.0", {"demo_pkg/a.py": A}), copy)
+    if shutil.which("patch"):
+        text = outcome.out.encode()
+        subprocess.run(["patch", "-p1", "-s"], cwd=copy, input=text, check=True)
+        applied(demo)
+        assert (copy / "demo_pkg/a.py").read_bytes() == demo.read()
+
+
+def test_diff_of_drift_shows_the_change_from_outside(demo: Bench) -> None:
+    applied(demo)
+    with (demo.site / "demo_pkg/a.py").open("ab") as file:
+        file.write(b"OUTSIDE = 1\n")
+    assert "+OUTSIDE = 1" in demo.run("diff", "p").out
+
+
+def test_project_file_chooses_the_patches(demo: Bench) -> None:
+    Path("patchkit.toml").write_text('patches = ["p"]\nfolders = ["../patches"]\n')
+    options = ("--site-packages", str(demo.site))
+    assert invoke("verify", *options).code == 1
+    assert invoke("apply", *options).code == 0
+    assert invoke("verify", *options).code == 0
+    assert b"return -1" in demo.read()
+
+
+def test_verify_of_what_was_never_applied(demo: Bench) -> None:
+    before = demo.state()
+    assert demo.run("verify", "p").code == 1
+    assert demo.run("verify").code == 1
+    assert demo.state() == before
+
+
+# --- JSON
+
+
+@pytest.mark.parametrize("verb", ["list", "status", "diff", "apply", "verify", "revert"])
+@pytest.mark.parametrize("ready", [False, True])
+def test_json_parses(demo: Bench, verb: str, ready: bool) -> None:
+    if ready:
+        applied(demo)
+    outcome = demo.run(verb, "--json", *([] if verb in ("list", "status") else ["p"]))
+    assert outcome.err == ""
+    document = outcome.json
+    assert document["schema"] == 1
+    assert document["patchkit"] == __version__
+    assert document["command"] == verb
+    assert document["ok"] is (outcome.code == 0)
+    assert document["error"] is None
+    assert document["target"]["path"] == [str(demo.site.resolve())]
+    assert all({"id", "state", "ok"} <= set(row) for row in document["patches"])
+    if verb in ("apply", "revert"):
+        changed = bool(document["changed"])
+        assert changed is (ready is (verb == "revert"))
+
+
+# --- help and start-up
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_has_examples(verb: str) -> None:
+    outcome = invoke(verb, "--help")
+    assert outcome.code == 0
+    assert "Examples:" in outcome.out
+    assert f"  patchkit {verb}" in outcome.out
+    assert "Exit codes:" in outcome.out
+
+
+def test_every_command_is_tested_here() -> None:
+    assert set(main.commands) == set(VERBS)
+
+
+def modules_of(*args: str, cwd: Path) -> tuple[int, set[str]]:
+    """Exit code and modules of a fresh process that ran a command."""
+    code = (
+        "import json, sys\n"
+        "from patchkit.cli import main\n"
+        "code = 0\n"
+        "try:\n    main(sys.argv[1:])\n"
+        "except SystemExit as leaving:\n    code = leaving.code\n"
+        "print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code, *args]
+    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True)
+    found, names = json.loads(done.stderr.splitlines()[-1])
+    return found, set(names)
+
+
+@pytest.mark.parametrize("args", ["--help", "list", "status", "verify", "diff p", "revert p"])
+def test_these_import_neither_libcst_nor_torch(demo: Bench, args: str) -> None:
+    applied(demo)
+    options = ["--site-packages", str(demo.site), "--patches", str(demo.patches)]
+    words = args.split()
+    command = words if args == "--help" else [*words, *options]
+    code, modules = modules_of(*command, cwd=demo.folder)
+    assert code == 0
+    assert not {m.partition(".")[0] for m in modules} & {"libcst", "torch"}
+
+
+def test_apply_does_not_import_the_codemod_framework(demo: Bench) -> None:
+    options = ["--site-packages", str(demo.site), "--patches", str(demo.patches)]
+    code, modules = modules_of("apply", "p", *options, cwd=demo.folder)
+    assert code == 0
+    assert "libcst" in modules
+    assert "libcst.codemod" not in modules
+    assert "torch" not in modules
+
+
+def test_no_source_imports_the_codemod_framework() -> None:
+    sources = sorted((ROOT / "patchkit").rglob("*.py"))
+    assert sources
+    assert [str(s) for s in sources if "libcst.codemod" in s.read_text()] == []
+
+
+def test_one_distribution_among_many_is_found_without_reading_them(demo: Bench) -> None:
+    """The count of opened files must not grow with the number of distributions."""
+
+    def opened() -> int:
+        code = (
+            "import sys\n"
+            "count = []\n"
+            "sys.addaudithook(lambda e, a: count.append(a) if e == 'open' else None)\n"
+            "from pathlib import Path\n"
+            "from patchkit.environment import Target, find_distribution\n"
+            "found = find_distribution(Target((Path(sys.argv[1]),), ''), 'demo-pkg')\n"
+            "assert found and str(found.version) == '1.0'\n"
+            "print(sum('.dist-info' in str(a[0]) for a in count))\n"
+        )
+        command = [sys.executable, "-c", code, str(demo.site)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        return int(done.stdout)
+
+    few = opened()
+    for number in range(200):
+        folder = demo.site / f"other_{number}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Name: other-{number}\nVersion: 1.0\n")
+    assert opened() == few
+
+
+def test_quiet_in_a_pipe(demo: Bench) -> None:
+    command = [sys.executable, "-m", "patchkit", "apply", "p", "--site-packages", str(demo.site)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, "--patches", str(demo.patches)], env=environ, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+
+
+def test_two_site_packages_of_one_target(demo: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One apply for distributions in two folders; one revert for both."""
+    second = demo.folder / "second"
+    files = {"other_pkg/b.py": A}
+    unpack(make_wheel(demo.folder / "dist", "other-pkg", "1.0", files), second)
+    demo.patch("q", PATCH.replace("demo-pkg", "other-pkg").replace("demo_pkg/a", "other_pkg/b"))
+    monkeypatch.setenv("PYTHONPATH", f"{second}{os.pathsep}{demo.site}")
+    options = ("--python", sys.executable, "--patches", str(demo.patches))
+    before = tree(second), demo.state()
+    assert invoke("apply", *options, "p", "q").code == 0
+    states: Outcome = invoke("status", *options, "--json")
+    assert (states.states["p"], states.states["q"]) == ("applied", "applied")
+    assert (second / ".patchkit").is_dir()
+    assert invoke("verify", *options).code == 0
+    assert invoke("revert", *options, "--all").code == 0
+    assert (tree(second), demo.state()) == before
