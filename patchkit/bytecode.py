@@ -16,11 +16,11 @@ def stale_bytecode(cached: Path, source: Path) -> bool:
     time and size, or its hash, and Python compares them itself (PEP 552).
     """
     try:
-        header = cached.read_bytes()[:16]
+        header, code = cached.read_bytes()[:16], source.read_bytes()
     except OSError:
         return False
     flags = int.from_bytes(header[4:8], "little")
     if len(header) < 16 or not flags & _HASHED or flags & _CHECKED:
         return False
     magic = int.from_bytes(header[:4], "little")
-    return header[8:16] != _imp.source_hash(magic, source.read_bytes())
+    return header[8:16] != _imp.source_hash(magic, code)

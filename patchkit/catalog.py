@@ -96,7 +96,7 @@ def _given(folder: Path) -> list[Path]:
     found = _patch_folders(folder)
     if not found:
         raise ManifestError(
-            f"--patches {folder}: no patch in this folder",
+            f"{folder}: no patch in this folder",
             hint=f"A patch is a folder with a {MANIFEST}; give it, or the folder it lies in.",
         )
     return found
@@ -142,11 +142,18 @@ def load_project(cwd: Path) -> Project:
             if not file.is_file():
                 continue
             table = parse_toml(_read_text(file), str(file))
-            if name == "pyproject.toml":
-                table = table.get("tool", {}).get("patchkit")
-            if table is not None:
+            if name == "patchkit.toml":
                 return _read_project(file, table)
+            tool = _table(file, "tool", table.get("tool", {}))
+            if "patchkit" in tool:
+                return _read_project(file, _table(file, "tool.patchkit", tool["patchkit"]))
     return Project()
+
+
+def _table(file: Path, key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ManifestError(f"{file}: {key}: must be a table", hint="Fix the file.")
+    return value
 
 
 def _read_project(file: Path, table: dict[str, Any]) -> Project:

@@ -93,7 +93,7 @@ class Distribution:
         try:
             info = json.loads((self.dist_info / "direct_url.json").read_text("utf-8"))
             if info.get("dir_info", {}).get("editable"):
-                return str(info.get("url", "")).removeprefix("file://")
+                return str(info.get("url", "an unknown folder")).removeprefix("file://")
         except (OSError, ValueError, AttributeError):
             pass
         return ""
@@ -114,9 +114,10 @@ def _hex_digest(field: str) -> str | None:
     if algorithm != "sha256":
         return None
     try:
-        return base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
+        digest = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4))
     except ValueError:
         return None
+    return digest.hex() if len(digest) == 32 else None
 
 
 def find_target(
@@ -131,6 +132,11 @@ def find_target(
     if python is not None:
         return _interpreter_target(_resolve_python(python))
     active = environ.get("VIRTUAL_ENV")
+    if active and not os.path.isdir(active):
+        raise TargetError(
+            f"$VIRTUAL_ENV is {active}, and there is no such folder",
+            hint="Unset it, or name a target with --python PATH or --site-packages DIR.",
+        )
     if active and Path(active).resolve() != Path(sys.prefix).resolve():
         return _interpreter_target(_resolve_python(active))
     return Target(_folders(sys.path), f"python {sys.executable}", sys.executable)
@@ -151,7 +157,7 @@ def _resolve_python(given: str) -> str:
     if path.is_dir():
         for name in ("bin/python", "bin/python3", "Scripts/python.exe"):
             if (path / name).exists():
-                return str(path / name)
+                return os.path.abspath(path / name)
         raise TargetError(
             f"{given}: no interpreter in this folder",
             hint="Give an interpreter with --python, or a folder with --site-packages.",
@@ -163,8 +169,10 @@ def _interpreter_target(python: str) -> Target:
     try:
         answer = subprocess.run(
             [python, "-c", _ASK],
+            stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="ascii",
+            errors="replace",  # the answer is ASCII; what else is printed there may be anything
             timeout=60,
             env={k: v for k, v in os.environ.items() if k != "PYTHONHOME"},
             cwd="/",
@@ -183,9 +191,8 @@ def _interpreter_target(python: str) -> Target:
 def _folders(path: Iterable[str]) -> tuple[Path, ...]:
     seen: dict[Path, None] = {}
     for entry in path:
-        folder = Path(entry or ".")
-        if entry and folder.is_dir():
-            seen.setdefault(folder.resolve())
+        if entry and os.path.isdir(entry):
+            seen.setdefault(Path(entry).resolve())
     return tuple(seen)
 
 
@@ -224,7 +231,7 @@ def _named_metadata(folder: Path, key: str) -> list[Path]:
     with entries:
         for entry in entries:
             stem, dot, suffix = entry.name.rpartition(".")
-            if not dot or suffix not in ("dist-info", "egg-info", "egg-link"):
+            if not dot or suffix not in ("dist-info", "egg-info", "egg-link", "egg"):
                 continue
             if canonicalize_name(_name_in(stem, suffix)) == key:
                 found.append(folder / entry.name)
@@ -245,7 +252,7 @@ def _read_distribution(folder: Path, dist_info: Path) -> Distribution:
                 if not line.strip():
                     break
                 key, colon, value = line.partition(":")
-                if colon and not key[0].isspace():
+                if colon and not line[0].isspace():
                     headers.setdefault(key.lower(), value.strip())
         return Distribution(headers["name"], Version(headers["version"]), folder, dist_info)
     except (OSError, KeyError, InvalidVersion) as error:
@@ -261,7 +268,7 @@ def other_owners(distribution: Distribution, paths: Sequence[str]) -> dict[str, 
     A path that another RECORD lists with the same hash is shared, not contested.
     """
     contested: dict[str, list[str]] = {}
-    needles = [path.encode() for path in paths]
+    needles = [path.replace('"', '""').encode() for path in paths]
     for record in sorted(distribution.site_packages.glob("*.dist-info/RECORD")):
         if record.parent == distribution.dist_info:
             continue
