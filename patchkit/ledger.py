@@ -150,7 +150,7 @@ def load_ledger(text: str, where: str) -> Ledger:
     """Read a ledger; raises LedgerError when it is damaged or from a newer patchkit."""
     try:
         document = json.loads(text)
-        schema = _typed(document["schema"], int)
+        schema = typed(document["schema"], int)
         if schema > SCHEMA:
             raise LedgerError(
                 f"{where} has schema {schema}; this patchkit reads up to {SCHEMA}",
@@ -192,19 +192,19 @@ def _entry_to_dict(entry: LedgerEntry) -> dict[str, Any]:
 def _entry_from_dict(patch_id: str, value: Mapping[str, Any]) -> LedgerEntry:
     return LedgerEntry(
         id=patch_id,
-        revision=_typed(value["revision"], int),
-        digest=_typed(value["digest"], str),
-        title=_typed(value["title"], str),
-        link=_typed(value["link"], str),
-        distribution=_typed(value["distribution"], str),
-        version=_typed(value["version"], str),
-        checks=tuple(_typed(v, str) for v in _typed(value["checks"], list)),
-        conflicts=tuple(_typed(v, str) for v in _typed(value["conflicts"], list)),
-        requires=tuple(_typed(v, str) for v in _typed(value["requires"], list)),
+        revision=typed(value["revision"], int),
+        digest=typed(value["digest"], str),
+        title=typed(value["title"], str),
+        link=typed(value["link"], str),
+        distribution=typed(value["distribution"], str),
+        version=typed(value["version"], str),
+        checks=tuple(typed(v, str) for v in typed(value["checks"], list)),
+        conflicts=tuple(typed(v, str) for v in typed(value["conflicts"], list)),
+        requires=tuple(typed(v, str) for v in typed(value["requires"], list)),
         splices={
-            _inside(path): tuple(
-                Splice(_typed(s["start"], int), _typed(s["end"], int), _to_bytes(s["text"]))
-                for s in _typed(splices, list)
+            inside(path): tuple(
+                Splice(typed(s["start"], int), typed(s["end"], int), _to_bytes(s["text"]))
+                for s in typed(splices, list)
             )
             for path, splices in sorted(value["splices"].items())
         },
@@ -225,14 +225,14 @@ def _file_to_dict(file: FileEntry) -> dict[str, Any]:
 
 def _file_from_dict(path: str, value: Mapping[str, Any]) -> FileEntry:
     return FileEntry(
-        path=_inside(path),
-        pristine=None if value["pristine"] is None else _sha256(value["pristine"]),
-        patched=_sha256(value["patched"]),
-        mode=_typed(value["mode"], int),
-        mtime_ns=_typed(value["mtime_ns"], int),
+        path=inside(path),
+        pristine=None if value["pristine"] is None else sha256_name(value["pristine"]),
+        patched=sha256_name(value["patched"]),
+        mode=typed(value["mode"], int),
+        mtime_ns=typed(value["mtime_ns"], int),
         link=_optional(value["link"], str),
-        folders=tuple(_inside(v) for v in _typed(value["folders"], list)),
-        bytecode=tuple(bytecode_from_dict(b) for b in _typed(value["bytecode"], list)),
+        folders=tuple(inside(v) for v in typed(value["folders"], list)),
+        bytecode=tuple(bytecode_from_dict(b) for b in typed(value["bytecode"], list)),
     )
 
 
@@ -244,32 +244,37 @@ def bytecode_to_dict(item: Bytecode) -> dict[str, Any]:
 def bytecode_from_dict(value: Mapping[str, Any]) -> Bytecode:
     """Read what :func:`bytecode_to_dict` wrote."""
     return Bytecode(
-        _inside(value["path"]),
-        _sha256(value["sha256"]),
-        _typed(value["mode"], int),
-        _typed(value["mtime_ns"], int),
+        inside(value["path"]),
+        sha256_name(value["sha256"]),
+        typed(value["mode"], int),
+        typed(value["mtime_ns"], int),
     )
 
 
-def _typed(value: Any, kind: type) -> Any:
+def typed(value: Any, kind: type) -> Any:
+    """Return ``value``; raises TypeError unless its type is exactly ``kind``."""
     if type(value) is not kind:
         raise TypeError(f"expected {kind.__name__}, found {type(value).__name__}")
     return value
 
 
 def _optional(value: Any, kind: type) -> Any:
-    return None if value is None else _typed(value, kind)
+    return None if value is None else typed(value, kind)
 
 
-def _inside(path: Any) -> str:
-    """Let no ledger, however it was edited, make patchkit touch a path outside its folder."""
-    if problem := path_problem(_typed(path, str)):
+def inside(path: Any) -> str:
+    """Return ``path``; raises ValueError or TypeError when it leaves site-packages.
+
+    So no ledger, however it was edited, makes patchkit touch a path outside its folder.
+    """
+    if problem := path_problem(typed(path, str)):
         raise ValueError(f"path {path!r} {problem}")
     return str(path)
 
 
-def _sha256(value: Any) -> str:
-    if not re.fullmatch(r"[0-9a-f]{64}", _typed(value, str)):
+def sha256_name(value: Any) -> str:
+    """Return ``value``; raises ValueError or TypeError unless it is a sha256 in hex."""
+    if not re.fullmatch(r"[0-9a-f]{64}", typed(value, str)):
         raise ValueError(f"{value!r} is not a sha256")
     return str(value)
 

@@ -32,7 +32,10 @@ from patchkit.ledger import (
     bytecode_from_dict,
     bytecode_to_dict,
     dump_ledger,
+    inside,
     load_ledger,
+    sha256_name,
+    typed,
 )
 
 TEMPORARY = ".patchkit-tmp"
@@ -337,15 +340,14 @@ class Store:
     def _write_journal(
         self, changes: Sequence[Change], new_text: str | None, keep: Sequence[bytes]
     ) -> None:
-        self._write_journal_of([], new_text)  # explains the objects, should we be cut off here
         kept_bytecode = {c.path: self.keep_bytecode(c.path) for c in changes}
-        for data in keep:
+        kept = {digest_of(data): data for data in keep}
+        kept |= {c.before.digest: c.before.data for c in changes if c.before}
+        kept |= {b.sha256: data for rows in kept_bytecode.values() for b, data in rows}
+        names = sorted(kept.keys() | _object_names(self.load()))
+        self._write_journal_of([], new_text, names)  # should we be cut off in the next lines
+        for data in kept.values():
             self._keep(data)
-        for change in changes:
-            if change.before:
-                self._keep(change.before.data)
-            for _, data in kept_bytecode[change.path]:
-                self._keep(data)
         rows = [
             {
                 "path": c.path,
@@ -356,13 +358,16 @@ class Store:
             }
             for c in changes
         ]
-        self._write_journal_of(rows, new_text)
+        self._write_journal_of(rows, new_text, names)
 
-    def _write_journal_of(self, changes: list[dict[str, Any]], new_text: str | None) -> None:
+    def _write_journal_of(
+        self, changes: list[dict[str, Any]], new_text: str | None, objects: list[str]
+    ) -> None:
         document = {
             "schema": _JOURNAL_SCHEMA,
             "ledger_before": _text_digest(self._read_text(self._ledger_path)),
             "ledger_after": _text_digest(new_text),
+            "objects": objects,
             "changes": changes,
         }
         self._write_state(self._journal_path, json.dumps(document, indent=1).encode())
@@ -454,21 +459,25 @@ class Store:
         _sync_folder(path.parent)
 
     def _finish(self, ledger: Ledger) -> None:
-        """Drop the kept bytes nothing refers to, and the journal, which first gets another name.
+        """Drop the bytes this run no longer needs, and the journal, which first gets another name.
 
-        The bytes are what a roll-back needs: from here on there is none.
+        The bytes are what a roll-back needs: from here on there is none. Bytes that the journal
+        does not name belong to a ledger that was lost: they stay.
         """
         if self._journal_path.exists():
             name = f"{STATE_FOLDER}/journal.json"
             self._step("rename", name, lambda p: p.replace(self._done_path))
             _sync_folder(self.folder)
-        wanted = _object_names(ledger)
-        for file in _listdir(self.folder / "objects"):
-            if file.name not in wanted:
-                self._step("remove", f"{STATE_FOLDER}/objects/{file.name}", lambda p: p.unlink())
-        for file in _listdir(self.folder):
-            if file.name.endswith(TEMPORARY):
-                self._step("remove", f"{STATE_FOLDER}/{file.name}", lambda p: p.unlink())
+        objects = self.folder / "objects"
+        text = self._read_text(self._done_path)
+        own = _load_journal(text, self._done_path)["objects"] if text is not None else []
+        done = [objects / name for name in sorted(set(own) - _object_names(ledger))]
+        begun = [*_listdir(objects), *_listdir(self.folder)]
+        for file in [*done, *(p for p in begun if p.name.endswith(TEMPORARY))]:
+            name = file.relative_to(self.root).as_posix()
+            self._step("remove", name, lambda p: p.unlink(missing_ok=True))
+        with contextlib.suppress(OSError):
+            objects.rmdir()
         self._step("remove", f"{STATE_FOLDER}/journal.done", lambda p: p.unlink(missing_ok=True))
         _sync_folder(self.folder)
 
@@ -559,16 +568,37 @@ def _same_as(current: Snapshot | None, value: dict[str, Any] | None) -> bool:
 def _load_journal(text: str, path: Path) -> dict[str, Any]:
     try:
         document: dict[str, Any] = json.loads(text)
-        if document["schema"] != _JOURNAL_SCHEMA:
-            raise ValueError(f"schema {document['schema']}")
-        for change in document["changes"]:
-            _ = [change[key] for key in ("path", "before", "after", "bytecode", "folders")]
-    except (ValueError, KeyError, TypeError) as error:
+        _check_journal(document)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise LedgerError(
             f"{path} is damaged ({error})",
             hint="Reinstall the distribution, remove the .patchkit folder, then apply again.",
         ) from error
     return document
+
+
+def _check_journal(document: dict[str, Any]) -> None:
+    if document["schema"] != _JOURNAL_SCHEMA:
+        raise ValueError(f"schema {document['schema']}")
+    _ = document["ledger_before"], document["ledger_after"]
+    for name in typed(document["objects"], list):
+        sha256_name(name)
+    for change in typed(document["changes"], list):
+        for path in [change["path"], *typed(change["folders"], list)]:
+            inside(path)
+        for item in typed(change["bytecode"], list):
+            bytecode_from_dict(item)
+        for value in (change["before"], change["after"]):
+            if value is not None:
+                _check_snapshot(value)
+
+
+def _check_snapshot(value: dict[str, Any]) -> None:
+    sha256_name(value["sha256"])
+    for key in ("mode", "mtime_ns", "uid", "gid"):
+        typed(value[key], int)
+    if value["link"] is not None:
+        typed(value["link"], str)
 
 
 def _object_names(ledger: Ledger) -> set[str]:
