@@ -66,8 +66,12 @@ def open_up(folder: Path) -> None:
 def warm() -> None:
     """Import all that a command may need: a child may have no right to read those files."""
 
+    import codecs
+
     import libcst.metadata
 
+    for encoding in ("ascii", "latin-1", "utf-8-sig", "idna", "unicode_escape"):
+        codecs.lookup(encoding)
     libcst.metadata.MetadataWrapper(libcst.parse_module("x = 1")).resolve(
         libcst.metadata.ByteSpanPositionProvider
     )
