@@ -1,24 +1,16 @@
-"""The apply operation: choose patches, plan every folder, then write, all or nothing."""
+"""The apply operation: plan every folder, then write, all or nothing."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from patchkit.catalog import Catalog, Project
-from patchkit.environment import (
-    Distribution,
-    Target,
-    find_distribution,
-    linked_folder,
-    other_owners,
-)
-from patchkit.errors import PatchkitError, TargetError
+from patchkit.environment import Distribution, Target
 from patchkit.ledger import FileEntry, Ledger, LedgerEntry
-from patchkit.manifest import Patch
+from patchkit.originals import originals_of
 from patchkit.plan import (
     APPLIED,
     NOT_APPLIED,
@@ -30,6 +22,7 @@ from patchkit.plan import (
     make_entry,
 )
 from patchkit.results import Notify, Result, Row
+from patchkit.selection import Wanted, select
 from patchkit.sites import (
     INTERRUPTED,
     SitePlan,
@@ -45,74 +38,6 @@ from patchkit.sites import (
 from patchkit.store import Change, Snapshot, Store, digest_of
 
 REPLACED = "replaced"
-
-# Choosing
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A patch to apply, and the distribution it is for."""
-
-    patch: Patch
-    distribution: Distribution
-
-
-def select(
-    target: Target, catalog: Catalog, ids: Sequence[str], project: Project
-) -> tuple[list[Wanted], list[str]]:
-    """Choose what to apply: the named patches, the project's set, or the defaults that fit.
-
-    Returns them and why a default was left out. Raises PatchkitError when a named patch is
-    unknown or does not fit, or when nothing is left to apply.
-    """
-    named = list(dict.fromkeys(ids)) or list(project.patches or ())
-    if named:
-        return [_must_fit(target, catalog.get(i)) for i in named], []
-    if project.patches is not None:
-        raise PatchkitError(
-            f"{project.file} asks for no patches", hint="Add ids to its list, or name patches."
-        )
-    chosen, left_out = [], []
-    for patch in (p for p in catalog.patches if p.default):
-        try:
-            chosen.append(_must_fit(target, patch))
-        except PatchkitError as error:
-            left_out.append(error.message)
-    if not chosen:
-        raise PatchkitError(
-            "no default patch fits: " + ("; ".join(left_out) or "there are none"),
-            hint="See what there is with: patchkit list; or name another target with --python.",
-        )
-    return chosen, left_out
-
-
-def _must_fit(target: Target, patch: Patch) -> Wanted:
-    found = find_distribution(target, patch.distribution)
-    if found is None:
-        raise TargetError(
-            f"{patch.id}: {patch.distribution} is not installed in {target.described}",
-            hint="Name another target with --python PATH or --site-packages DIR.",
-        )
-    if why := unfit(patch, found):
-        hint = "Install it from a wheel instead." if found.editable else _LIST
-        raise PatchkitError(f"{patch.id}: {why}", hint=hint)
-    return Wanted(patch, found)
-
-
-_LIST = "See which patches fit with: patchkit list"
-
-
-def unfit(patch: Patch, distribution: Distribution) -> str:
-    """Say why a patch is not for an installed distribution, or return ''."""
-    if not patch.fits(distribution.version):
-        return f"is for {patch.distribution} {patch.versions}, installed is {distribution.version}"
-    if distribution.editable:
-        return (
-            f"{distribution.name} is an editable install of {distribution.editable}; "
-            "patchkit does not edit checkouts"
-        )
-    return ""
-
 
 # Applying
 
@@ -152,7 +77,9 @@ def apply(
 def _would(rows: Sequence[Row]) -> tuple[Row, ...]:
     """Word what a dry run found; what is applied already is said as it is."""
     return tuple(
-        replace(row, state=f"would be {row.state}") if row.state in (APPLIED, REPLACED) else row
+        replace(row, state=f"would be {row.state}", recorded_revision=0)
+        if row.state in (APPLIED, REPLACED)
+        else row
         for row in rows
     )
 
@@ -256,90 +183,6 @@ def _row(item: Wanted, state: str, entry: LedgerEntry) -> Row:
         revision=item.patch.revision,
         recorded_revision=entry.revision,
         files=tuple(sorted(entry.splices)),
-    )
-
-
-# Originals
-
-
-def originals_of(
-    store: Store, ledger: Ledger, touched: Mapping[str, Distribution]
-) -> dict[str, Original]:
-    """Return the pristine bytes of every file to touch.
-
-    Raises PatchkitError when one drifted, lies behind a linked folder, is claimed by two
-    distributions, or cannot be shown to be original.
-    """
-    by_distribution: dict[Path, list[str]] = {}
-    for path, distribution in touched.items():
-        by_distribution.setdefault(distribution.dist_info, []).append(path)
-    for paths in by_distribution.values():
-        _check_owners(touched[paths[0]], paths)
-    return {path: _original(store, ledger, touched[path], path) for path in touched}
-
-
-def _check_owners(distribution: Distribution, paths: Sequence[str]) -> None:
-    for path, others in other_owners(distribution, paths).items():
-        mine = distribution.dist_info.name.removesuffix(".dist-info")
-        raise TargetError(
-            f"{path} belongs to two distributions: {mine} and {', '.join(others)}",
-            hint="Uninstall one of them, reinstall the other, then apply again.",
-        )
-
-
-def _original(store: Store, ledger: Ledger, distribution: Distribution, path: str) -> Original:
-    if link := linked_folder(store.root, path):
-        raise TargetError(
-            f"{link} is a symbolic link; patchkit does not write through linked folders",
-            hint="Install the distribution itself into this environment "
-            "(uv: --link-mode=copy or hardlink).",
-        )
-    row = distribution.record.get(path)
-    entry, current = ledger.file(path), store.snapshot(path)
-    digest = current.digest if current else None
-    recorded = row.sha256 if row else None
-    if entry and digest == entry.patched and entry.pristine == recorded:
-        return Original(path, store.kept(entry.pristine) if entry.pristine else None)
-    if row is None:
-        return _unlisted(store, distribution, path, current)
-    if recorded is None:
-        raise TargetError(
-            f"RECORD of {distribution.requirement} gives no sha256 for {path}, so nothing shows "
-            "which bytes are original",
-            hint=_reinstall(distribution),
-        )
-    if current is None:
-        raise TargetError(f"{store.root / path} is missing", hint=_reinstall(distribution))
-    if digest != recorded:
-        raise TargetError(
-            f"{store.root / path} drifted: it is neither as installed nor as patched",
-            hint=_reinstall(distribution),
-        )
-    return Original(path, current.data)
-
-
-def _unlisted(
-    store: Store, distribution: Distribution, path: str, current: Snapshot | None
-) -> Original:
-    """Accept a file that RECORD does not list only when it is one that a patch is to add."""
-    top = path.split("/")[0]
-    if not any(listed.split("/")[0] == top for listed in distribution.record):
-        raise TargetError(
-            f"{path} does not lie in {distribution.requirement}",
-            hint="A patch may only add files beside files of its own distribution.",
-        )
-    if current is not None:
-        raise TargetError(
-            f"{store.root / path} is not listed in RECORD of {distribution.requirement}",
-            hint="Something else put it there; move it away, then apply again.",
-        )
-    return Original(path, None)
-
-
-def _reinstall(distribution: Distribution) -> str:
-    return (
-        "See how with: patchkit diff. To start afresh, reinstall it, then apply again: "
-        f"pip install --force-reinstall --no-deps {distribution.requirement}"
     )
 
 

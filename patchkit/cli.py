@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +21,7 @@ from patchkit.store import say_on_terminal
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_OWN_COMMANDS = re.compile(r"\bpatchkit (apply|diff|list|revert|status|verify)\b")
 _EXIT = "Exit codes: 0 the environment is in the state asked for, 1 it is not, 2 wrong usage."
 
 
@@ -54,19 +57,40 @@ class Session:
         except PatchkitError:
             return False
 
-    def show(self, result: Result, text: str, **extra: Any) -> None:
-        """Print a result and leave with its exit code."""
+    def show(self, result: Result, render: Callable[[Result], str], **extra: Any) -> None:
+        """Print a result, its hints aimed at this target, and leave with its exit code."""
+        result = self._aimed(result)
         if self.as_json:
             extra.setdefault("patches", [report.row_dict(row) for row in result.rows])
-            click.echo(
-                report.document(self.command, self.found, ok=result.ok, result=result, **extra)
+            document = report.document(
+                self.command, self.found, ok=result.ok, result=result, **extra
             )
-        elif text:
+            click.echo(document)
+        elif text := render(result):
             click.echo(text)
         sys.exit(0 if result.ok else 1)
 
+    def _aimed(self, result: Result) -> Result:
+        rows = tuple(replace(row, hint=self.aim(row.hint)) for row in result.rows)
+        return replace(result, rows=rows, warnings=tuple(map(self.aim, result.warnings)))
+
+    def aim(self, hint: str) -> str:
+        """Let the commands of a hint act on the target of this command, not on the default."""
+        if self.site_packages is not None:
+            options = f" --site-packages {shlex.quote(self.site_packages)}"
+            pip = f"pip install --upgrade --no-deps --target {shlex.quote(self.site_packages)}"
+        elif self.python is not None:
+            options = f" --python {shlex.quote(self.python)}"
+            python = self.found.python if self.found and self.found.python else self.python
+            pip = f"{shlex.quote(python)} -m pip install --force-reinstall --no-deps"
+        else:
+            return hint
+        hint = _OWN_COMMANDS.sub(lambda found: found.group() + options, hint)
+        return hint.replace("pip install --force-reinstall --no-deps", pip)
+
     def refuse(self, error: PatchkitError) -> None:
         """Print an error and what to type next, and leave with exit code 1."""
+        error.hint = self.aim(error.hint)
         if self.as_json:
             click.echo(report.document(self.command, self.found, ok=False, error=error))
         else:
@@ -137,7 +161,7 @@ def list_(session: Session) -> None:
     result = inspection.list_patches(session.target(), catalog)
     session.show(
         result,
-        report.catalog_table(catalog, result),
+        lambda result: report.catalog_table(catalog, result),
         patches=report.catalog_rows(catalog, result),
     )
 
@@ -147,7 +171,7 @@ def status(session: Session) -> None:
     """Say for each patch whether it is applied, and whether what is recorded still holds."""
     catalog = session.catalog()
     result = inspection.status(session.target(), catalog, say_on_terminal)
-    session.show(result, report.table(result) or "no patches")
+    session.show(result, lambda result: report.table(result) or "no patches")
 
 
 @_command("diff", "patchkit diff\npatchkit diff flashinfer-cuda-version --python /srv/venv")
@@ -167,7 +191,7 @@ def diff(session: Session, patch: tuple[str, ...]) -> None:
         for d in diffs
     ]
     text = report.unified(diffs, colour=sys.stdout.isatty()).rstrip("\n")
-    session.show(Result(()), text, diffs=rows)
+    session.show(Result(()), lambda _: text, diffs=rows)
 
 
 @_command(
@@ -189,15 +213,17 @@ def apply(session: Session, patch: tuple[str, ...], dry_run: bool) -> None:
         dry_run=dry_run,
         notify=say_on_terminal,
     )
-    session.show(result, report.changes(result), dry_run=dry_run)
+    session.show(result, report.changes, dry_run=dry_run)
 
 
 @_command("verify", "patchkit verify\npatchkit verify flashinfer-fp4-quantize-custom-op --json")
 @click.argument("patch", nargs=-1)
 def verify(session: Session, patch: tuple[str, ...]) -> None:
     """Check the bytes of what is applied against the ledger and RECORD; write nothing."""
-    result = inspection.verify(session.target(), patch, session.project(), say_on_terminal)
-    session.show(result, report.table(result))
+    result = inspection.verify(
+        session.target(), patch, session.project(), known=session.knows, notify=say_on_terminal
+    )
+    session.show(result, report.table)
 
 
 @_command("revert", "patchkit revert --all\npatchkit revert flashinfer-cuda-version")
@@ -218,7 +244,7 @@ def revert(session: Session, patch: tuple[str, ...], everything: bool, force: bo
         known=session.knows,
         notify=say_on_terminal,
     )
-    session.show(result, report.changes(result) or "nothing is applied, nothing to revert")
+    session.show(result, lambda result: report.changes(result) or "nothing to revert")
 
 
 @main.command(
@@ -227,12 +253,16 @@ def revert(session: Session, patch: tuple[str, ...], everything: bool, force: bo
 )
 @click.option("--release", metavar="VERSION", help="FlashInfer release to fetch.")
 @click.option("--keep", is_flag=True, help="Leave the temporary folder for a look around.")
-def demo(release: str | None, keep: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/json.md).")
+def demo(release: str | None, keep: bool, as_json: bool) -> None:
     """Tour on a temporary folder: fetch a real FlashInfer wheel, apply, verify, revert."""
     from patchkit import touring
 
-    session = Session("demo", None, None, (), False)
+    session = Session("demo", None, None, (), as_json)
+    say = (lambda _: None) if as_json else click.echo
     try:
-        touring.tour(release or touring.RELEASE, keep=keep, say=click.echo)
+        found = touring.tour(release or touring.RELEASE, keep=keep, say=say)
     except PatchkitError as error:
         session.refuse(error)
+    else:
+        session.show(Result(()), lambda _: "", demo=asdict(found))

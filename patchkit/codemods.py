@@ -19,13 +19,14 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
 
 from patchkit.errors import PatchError
+from patchkit.source import Match
 from patchkit.splice import Splice
 
 if TYPE_CHECKING:
     import libcst as cst
 
     from patchkit.manifest import Patch
-    from patchkit.transform import Codemod, Match, SourceFile
+    from patchkit.source import Codemod, SourceFile
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _COMMENT = {
@@ -121,8 +122,6 @@ def _comment(source: SourceFile, patch: Patch) -> str:
 
 
 def _match(where: str, *splices: Splice) -> Match:
-    from patchkit.transform import Match
-
     return Match(where, splices)
 
 

@@ -11,9 +11,19 @@ from patchkit.environment import Target, find_distribution
 from patchkit.errors import TargetError
 from patchkit.ledger import Ledger, LedgerEntry, compose
 from patchkit.manifest import Patch
-from patchkit.plan import APPLIED, DRIFTED, GONE, NOT_APPLIED, UPGRADED
+from patchkit.originals import originals_of
+from patchkit.plan import (
+    APPLIED,
+    DRIFTED,
+    GONE,
+    NOT_APPLIED,
+    UPGRADED,
+    edits_by_file,
+    make_entry,
+)
 from patchkit.results import CONFLICT, DOES_NOT_FIT, FITS, FileDiff, Notify, Result, Row
-from patchkit.sites import INTERRUPTED, installed_in, state_of, stores_of
+from patchkit.selection import select, unfit
+from patchkit.sites import INTERRUPTED, check_known, installed_in, state_of, stores_of
 from patchkit.store import Store
 
 FAULTY = "faulty"
@@ -80,8 +90,6 @@ def _next_step(state: str, patch_id: str) -> str:
 
 
 def _known_row(target: Target, patch: Patch, recorded: Sequence[LedgerEntry]) -> Row:
-    from patchkit.applying import unfit
-
     row = Row(patch.id, NOT_APPLIED, "", patch.distribution, revision=patch.revision)
     try:
         distribution = find_distribution(target, patch.distribution)
@@ -101,11 +109,19 @@ def _known_row(target: Target, patch: Patch, recorded: Sequence[LedgerEntry]) ->
 # verify
 
 
-def verify(target: Target, ids: Sequence[str], project: Project, notify: Notify) -> Result:
+def verify(
+    target: Target,
+    ids: Sequence[str],
+    project: Project,
+    *,
+    known: Callable[[str], bool],
+    notify: Notify,
+) -> Result:
     """Check the bytes of what is recorded, and that what ``ids`` or the project ask for is.
 
     A row a patch: bytes against the ledger and RECORD, kept originals, stale bytecode. Problems
-    are interrupted runs, leftovers, and nothing recorded at all.
+    are interrupted runs, leftovers, and nothing recorded at all. ``known`` says whether an id
+    that is not recorded is a patch at all. Raises PatchkitError when one is not.
     """
     rows: dict[str, Row] = {}
     problems: list[str] = []
@@ -118,6 +134,7 @@ def verify(target: Target, ids: Sequence[str], project: Project, notify: Notify)
             for entry in ledger.entries:
                 if not ids or entry.id in ids:
                     rows[entry.id] = _verify_entry(store, ledger, entry)
+    check_known(target, [i for i in ids if i not in rows], known)
     for patch_id in ids or project.patches or ():
         rows.setdefault(patch_id, _not_recorded(target, patch_id))
     if not rows and not problems:
@@ -195,9 +212,6 @@ def _recorded_diff(store: Store, ledger: Ledger, entry: LedgerEntry) -> Iterator
 def _planned_diff(
     target: Target, catalog: Catalog, ids: Sequence[str], project: Project, notify: Notify
 ) -> Iterator[FileDiff]:
-    from patchkit.applying import originals_of, select
-    from patchkit.plan import edits_by_file, make_entry
-
     wanted, _ = select(target, catalog, ids, project)
     for item in wanted:
         store = Store(item.distribution.site_packages, notify)

@@ -67,6 +67,11 @@ class Patch:
     folder: str = ""
 
     @property
+    def range(self) -> str:
+        """The versions as people write them, lowest bound first: ``>=0.2.8rc1,<=0.7.4``."""
+        return ",".join(sorted(str(self.versions).split(","), key=lambda s: not s.startswith(">")))
+
+    @property
     def has_code(self) -> bool:
         """True when applying the patch runs Python from its own folder."""
         return any(edit.codemod.startswith(CODE + ":") for edit in self.edits)

@@ -14,8 +14,9 @@ from packaging.version import Version
 from patchkit.errors import PatchError, PatchkitError
 from patchkit.ledger import FileState, Ledger, LedgerEntry, compose, file_state
 from patchkit.manifest import ADD_FILE, Edit, Patch
+from patchkit.source import compile_problem
 from patchkit.splice import Splice, find_overlap
-from patchkit.transform import compile_problem, rewrite
+from patchkit.transform import rewrite
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def catalog_table(catalog: Catalog, result: Result) -> str:
         lines += [
             title,
             f"    {patch.title} (revision {patch.revision})",
-            f"    for {patch.distribution} {patch.versions}: {fit}{why}",
+            f"    for {patch.distribution} {patch.range}: {fit}{why}",
         ]
     return "\n".join(lines) or "no patches"
 
@@ -89,7 +89,7 @@ def catalog_rows(catalog: Catalog, result: Result) -> list[dict[str, Any]]:
                 "title": patch.title,
                 "why": patch.why,
                 "links": list(patch.links),
-                "versions": str(patch.versions),
+                "versions": patch.range,
                 "default": patch.default,
                 "shipped": row.id in catalog.shipped,
                 "runs_code": patch.has_code,

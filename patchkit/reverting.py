@@ -13,6 +13,7 @@ from patchkit.results import Notify, Result, Row
 from patchkit.sites import (
     SitePlan,
     back_to_pristine,
+    check_known,
     commit_all,
     forget_file,
     installed_in,
@@ -45,12 +46,7 @@ def revert(
     present = {patch_id for ids_here in recorded.values() for patch_id in ids_here}
     chosen = sorted(present) if everything else list(dict.fromkeys(ids))
     absent = [i for i in chosen if i not in present]
-    for patch_id in absent:
-        if not known(patch_id):
-            raise PatchkitError(
-                f"there is no patch {patch_id!r}, neither recorded in {target.described} nor known",
-                hint="See what is applied with: patchkit status",
-            )
+    check_known(target, absent, known)
     busy = [s for s in stores if s.interrupted() or s.abandoned() or recorded[s.root] & set(chosen)]
     result = result_of(commit_all(busy, lambda store: plan_revert(store, chosen, force)))
     extra = [Row(i, NOT_APPLIED, "there is nothing to revert") for i in absent]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from patchkit.environment import STATE_FOLDER, Distribution, Target, find_distribution
+from patchkit.errors import PatchkitError
 from patchkit.ledger import FileEntry, Ledger, LedgerEntry
 from patchkit.plan import EntryState, entry_state
 from patchkit.results import Notify, Result, Row
@@ -83,6 +84,16 @@ def result_of(plans: Iterable[SitePlan], warnings: Sequence[str] = ()) -> Result
         tuple([*warnings, *(w for p in plans for w in p.warnings)]),
         changed=tuple(sorted(str(p.store.root / c.path) for p in plans for c in p.changes)),
     )
+
+
+def check_known(target: Target, absent: Iterable[str], known: Callable[[str], bool]) -> None:
+    """Raise PatchkitError for the first id that is not recorded and not a patch either."""
+    for patch_id in absent:
+        if not known(patch_id):
+            raise PatchkitError(
+                f"there is no patch {patch_id!r}, neither recorded in {target.described} nor known",
+                hint="See what there is with: patchkit status",
+            )
 
 
 def patched_snapshot(entry: FileEntry, current: Snapshot | None, data: bytes) -> Snapshot:

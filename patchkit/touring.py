@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,7 +28,18 @@ RELEASE = "0.6.7.post3"
 Say = Callable[[str], object]
 
 
-def tour(release: str, *, keep: bool, say: Say) -> None:
+@dataclass(frozen=True)
+class Tour:
+    """What the tour found: a sha256 over the folder before, patched, and after revert."""
+
+    release: str
+    files: int
+    before: str
+    patched: str
+    after: str
+
+
+def tour(release: str, *, keep: bool, say: Say) -> Tour:
     """Fetch, apply, look, verify, revert, and prove that every byte is back.
 
     Raises PatchkitError when a step fails, which on a healthy machine means the download.
@@ -37,7 +49,7 @@ def tour(release: str, *, keep: bool, say: Say) -> None:
         site = folder / "site-packages"
         say(f"1. fetch flashinfer-python {release} with pip, into {site}")
         fetch(f"flashinfer-python=={release}", site)
-        _walk(site, say)
+        return _walk(release, site, say)
     finally:
         if keep:
             say(f"kept: {folder}")
@@ -45,7 +57,7 @@ def tour(release: str, *, keep: bool, say: Say) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _walk(site: Path, say: Say) -> None:
+def _walk(release: str, site: Path, say: Say) -> Tour:
     target = find_target(None, str(site))
     catalog = load_catalog((), Project(), site)
     before = tree_digest(site)
@@ -61,24 +73,20 @@ def _walk(site: Path, say: Say) -> None:
     patched = tree_digest(site)
     say(f"   sha256 over all, patched:  {patched[0]}\n")
     say("5. patchkit verify")
-    _require(inspection.verify(target, (), Project(), say_on_terminal), say)
+    _require(inspection.verify(target, (), Project(), known=_yes, notify=say_on_terminal), say)
     say("\n6. patchkit revert --all")
-    _require(
-        revert(
-            target,
-            (),
-            everything=True,
-            force=False,
-            known=lambda _: True,
-            notify=say_on_terminal,
-        ),
-        say,
-    )
+    back = revert(target, (), everything=True, force=False, known=_yes, notify=say_on_terminal)
+    _require(back, say)
     after = tree_digest(site)
     say(f"   sha256 over all, before:   {before[0]}\n   sha256 over all, after:    {after[0]}")
     if after != before or patched == before:
         raise PatchkitError("the folder is not byte-identical after revert", hint=_REPORT)
     say("   equal: every file, mode and link is as it was")
+    return Tour(release, before[1], before[0], patched[0], after[0])
+
+
+def _yes(_: str) -> bool:
+    return True
 
 
 _REPORT = "This is a bug in patchkit; please report it with the output above."

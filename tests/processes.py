@@ -65,7 +65,6 @@ def open_up(folder: Path) -> None:
 
 def warm() -> None:
     """Import all that a command may need: a child may have no right to read those files."""
-
     import codecs
 
     import libcst.metadata

@@ -100,7 +100,7 @@ def test_case_02_never_lands_in_another_function(bench: Bench) -> None:
     ],
 )
 def test_case_03_a_codemod_that_changes_nothing_fails(demo: Bench, returned: str) -> None:
-    code = "from patchkit.splice import Splice\nfrom patchkit.transform import Match\n"
+    code = "from patchkit.splice import Splice\nfrom patchkit.source import Match\n"
     code += f"def same(source, patch, params):\n    return {returned}\n"
     demo.patch("p", manifest("codemod.py:same", "{}"), codemod__py=code)
     outcome = demo.refuse("apply", "p")
@@ -244,7 +244,7 @@ def test_case_08_verify_finds_stale_bytecode_put_there_later(bench: Bench) -> No
 
 def test_case_09_patch_files_with_crlf_give_the_same_bytes(demo: Bench) -> None:
     code = (
-        "from patchkit.splice import Splice\nfrom patchkit.transform import Match\n"
+        "from patchkit.splice import Splice\nfrom patchkit.source import Match\n"
         "def add(source, patch, params):\n"
         "    end = len(source.data)\n"
         "    text = source.encode(patch.snippets['new.txt'], end)\n"

@@ -9,11 +9,12 @@ from packaging.specifiers import SpecifierSet
 
 from patchkit.errors import PatchError
 from patchkit.manifest import Edit, Patch
+from patchkit.source import SourceFile
 from patchkit.splice import apply_splices
-from patchkit.transform import SourceFile, rewrite
+from patchkit.transform import rewrite
 
 PATH = "demo_pkg/a.py"
-TREE = "from patchkit.splice import Splice\nfrom patchkit.transform import Match\n"
+TREE = "from patchkit.splice import Splice\nfrom patchkit.source import Match\n"
 
 # A codemod that needs the syntax tree: puts "log(1)" in front of every function f.
 BEFORE = (

@@ -17,6 +17,14 @@ CACHE = Path(
 )
 
 
+WHEEL = b"""\
+Wheel-Version: 1.0
+Generator: tests
+Root-Is-Purelib: true
+Tag: py3-none-any
+"""
+
+
 def flashinfer_wheel(version: str) -> Path:
     """Return the wheel of a FlashInfer release, fetched once for all tests and processes."""
     pattern = f"flashinfer_python-{version}-*.whl"
@@ -43,7 +51,7 @@ def make_wheel(
     content = {
         **files,
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
-        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/WHEEL": WHEEL,
     }
     rows = [f"{path},{record_hash(data)},{len(data)}" for path, data in content.items()]
     content[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()
