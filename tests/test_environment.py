@@ -283,7 +283,6 @@ def test_folder(tmp_path: Path) -> None:
     target = find_target(None, str(tmp_path / "link"), {})
     assert target.path == (tmp_path.resolve(),)
     assert str(tmp_path / "link") in target.described
-    assert target.python is None
 
 
 @pytest.mark.parametrize("kind", ["missing", "file"])

@@ -143,7 +143,7 @@ def changed(spot: tuple[Any, ...], change: Callable[[Any, Any], None]) -> dict[s
 
 
 KEYS = [s for s in spots(document()) if s and isinstance(s[-1], str)]
-NULLABLE = {"pristine", "link"}
+NULLABLE = {"pristine", "link", "trace"}
 
 
 # Both patches edit A: without one of these the rest is a whole ledger.
