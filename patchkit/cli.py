@@ -14,8 +14,10 @@ import click
 
 from patchkit import __version__, inspection, report
 from patchkit.catalog import Catalog, Project, load_catalog, load_project
+from patchkit.checks import ARCHITECTURES, NAMES, Options
 from patchkit.environment import Target, find_target
 from patchkit.errors import PatchkitError
+from patchkit.probing import Limits
 from patchkit.results import Result
 from patchkit.store import say_on_terminal
 
@@ -105,7 +107,9 @@ def _target_options(function: F) -> F:
     options = [
         click.option("--python", metavar="PATH", help="Target interpreter, or an environment."),
         click.option(
-            "--site-packages", metavar="DIR", help="Target folder (also of pip install --target)."
+            "--site-packages",
+            metavar="DIR",
+            help="Target folder (also of pip install --target); --python then runs its checks.",
         ),
         click.option(
             "--patches", metavar="DIR", multiple=True, help="More patches; may be repeated."
@@ -115,6 +119,15 @@ def _target_options(function: F) -> F:
     for option in reversed(options):
         function = option(function)
     return function
+
+
+def _architectures(
+    _context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]
+) -> tuple[str, ...]:
+    for value in given:
+        if not re.fullmatch(r"\d+\.\d", value):
+            raise click.BadParameter(f"{value!r} is not a compute capability such as 10.0")
+    return given or ARCHITECTURES
 
 
 def _command(name: str, examples: str) -> Callable[[F], click.Command]:
@@ -128,8 +141,6 @@ def _command(name: str, examples: str) -> Callable[[F], click.Command]:
             as_json: bool,
             **options: Any,
         ) -> None:
-            if python is not None and site_packages is not None:
-                raise click.UsageError("give --python or --site-packages, not both")
             session = Session(name, python, site_packages, patches, as_json)
             try:
                 function(session, **options)
@@ -216,12 +227,66 @@ def apply(session: Session, patch: tuple[str, ...], dry_run: bool) -> None:
     session.show(result, report.changes, dry_run=dry_run)
 
 
-@_command("verify", "patchkit verify\npatchkit verify flashinfer-fp4-quantize-custom-op --json")
+@_command(
+    "verify",
+    "patchkit verify\npatchkit verify --check bytes --json\n"
+    "patchkit verify --prove --strict --arch 10.0",
+)
 @click.argument("patch", nargs=-1)
-def verify(session: Session, patch: tuple[str, ...]) -> None:
-    """Check the bytes of what is applied against the ledger and RECORD; write nothing."""
-    result = inspection.verify(
-        session.target(), patch, session.project(), known=session.knows, notify=say_on_terminal
+@click.option(
+    "--check",
+    "picked",
+    multiple=True,
+    type=click.Choice(NAMES),
+    help="Run this check only (may be repeated); bytes always are.",
+)
+@click.option(
+    "--skip", multiple=True, type=click.Choice(NAMES[1:]), help="Leave this check out; repeatable."
+)
+@click.option("--strict", is_flag=True, help="Skipped checks and needless patches fail too.")
+@click.option("--prove", is_flag=True, help="Check the unpatched source too: is the patch needed?")
+@click.option(
+    "--arch",
+    multiple=True,
+    metavar="CAPABILITY",
+    callback=_architectures,
+    help="Compute capability to simulate, as 10.0; repeatable.  [9.0, 10.0, 12.0, 12.1]",
+)
+@click.option("--on-gpu", is_flag=True, help="Trace on the GPU of the target, do not simulate.")
+@click.option("--timeout", default=300.0, show_default=True, help="Seconds one probe may take.")
+def verify(
+    session: Session,
+    patch: tuple[str, ...],
+    picked: tuple[str, ...],
+    skip: tuple[str, ...],
+    strict: bool,
+    prove: bool,
+    arch: tuple[str, ...],
+    on_gpu: bool,
+    timeout: float,
+) -> None:
+    """Check what is applied: its bytes, then whether it imports and compiles. Write nothing.
+
+    A check that cannot run here is skipped with its reason.
+    """
+    from patchkit import verifying
+
+    options = Options(
+        names=tuple(name for name in picked or NAMES if name not in skip),
+        prove=prove,
+        strict=strict,
+        architectures=arch,
+        use_gpu=on_gpu,
+        limits=Limits(seconds=timeout),
+    )
+    result = verifying.verify(
+        session.target(),
+        patch,
+        session.project(),
+        session.catalog,
+        options,
+        known=session.knows,
+        notify=say_on_terminal,
     )
     session.show(result, report.table)
 

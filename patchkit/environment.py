@@ -34,11 +34,16 @@ print("\\n<patchkit>" + json.dumps([p for p in sys.path if p]) + "</patchkit>")
 
 @dataclass(frozen=True)
 class Target:
-    """Where to look for distributions: ``path`` in the order the target interpreter searches."""
+    """Where to look for distributions: ``path`` in the order the target interpreter searches.
+
+    ``python`` is the interpreter that runs probes. A folder that is a target (``is_folder``) is
+    put first on the path of that interpreter.
+    """
 
     path: tuple[Path, ...]
     described: str
     python: str | None = None
+    is_folder: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,10 +130,12 @@ def find_target(
 ) -> Target:
     """Choose the target: a folder, an interpreter, ``$VIRTUAL_ENV``, or the running interpreter.
 
+    With a folder, ``python`` only says which interpreter runs probes.
+
     Raises TargetError when what was named is not there or does not answer.
     """
     if site_packages is not None:
-        return _folder_target(Path(site_packages))
+        return _folder_target(Path(site_packages), python, environ)
     if python is not None:
         return _interpreter_target(_resolve_python(python))
     active = environ.get("VIRTUAL_ENV")
@@ -142,13 +149,15 @@ def find_target(
     return Target(_folders(sys.path), f"python {sys.executable}", sys.executable)
 
 
-def _folder_target(folder: Path) -> Target:
+def _folder_target(folder: Path, python: str | None, environ: Mapping[str, str]) -> Target:
     if not folder.is_dir():
         raise TargetError(
             f"--site-packages {folder}: no such folder",
             hint="Give the folder that holds the .dist-info folders.",
         )
-    return Target((folder.resolve(),), f"folder {folder}")
+    given = python or environ.get("VIRTUAL_ENV")
+    chosen = _resolve_python(given) if given else sys.executable
+    return Target((folder.resolve(),), f"folder {folder}", chosen, is_folder=True)
 
 
 def _resolve_python(given: str) -> str:

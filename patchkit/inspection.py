@@ -1,11 +1,10 @@
-"""The operations that only read: list, status, verify (bytes) and diff."""
+"""The operations that only read files: list, status and diff."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from patchkit.bytecode import stale_bytecode
 from patchkit.catalog import Catalog, Project
 from patchkit.environment import Target, find_distribution
 from patchkit.errors import TargetError
@@ -23,10 +22,8 @@ from patchkit.plan import (
 )
 from patchkit.results import CONFLICT, DOES_NOT_FIT, FITS, FileDiff, Notify, Result, Row
 from patchkit.selection import select, unfit
-from patchkit.sites import INTERRUPTED, check_known, installed_in, state_of, stores_of
+from patchkit.sites import INTERRUPTED, state_of, stores_of
 from patchkit.store import Store
-
-FAULTY = "faulty"
 
 
 def list_patches(target: Target, catalog: Catalog) -> Result:
@@ -46,21 +43,23 @@ def status(target: Target, catalog: Catalog, notify: Notify) -> Result:
     for store in stores_of(target, notify):
         with store.reading():
             ledger = store.load()
-            problems += _interruption(store)
+            problems += interruption(store)
             recorded += ledger.entries
             for entry in ledger.entries:
-                rows[entry.id] = _recorded_row(store, ledger, entry, catalog.find(entry.id))
+                rows[entry.id] = recorded_row(store, ledger, entry, catalog.find(entry.id))
     for patch in catalog.patches:
         if patch.id not in rows:
             rows[patch.id] = _known_row(target, patch, recorded)
     return Result(tuple(rows[k] for k in sorted(rows)), problems=tuple(problems))
 
 
-def _interruption(store: Store) -> list[str]:
+def interruption(store: Store) -> list[str]:
+    """Return the problem that an interrupted run is, if there is one."""
     return [INTERRUPTED.format(root=store.root)] if store.interrupted() else []
 
 
-def _recorded_row(store: Store, ledger: Ledger, entry: LedgerEntry, known: Patch | None) -> Row:
+def recorded_row(store: Store, ledger: Ledger, entry: LedgerEntry, known: Patch | None) -> Row:
+    """Return the row of a recorded patch; ``known`` is the same patch in the catalog."""
     found, installed = state_of(store, ledger, entry)
     detail = found.detail
     if found.state == APPLIED and known and known.digest != entry.digest:
@@ -104,67 +103,6 @@ def _known_row(target: Target, patch: Patch, recorded: Sequence[LedgerEntry]) ->
     if against:
         return replace(row, state=CONFLICT, detail=f"with {', '.join(against)}, which is applied")
     return row
-
-
-# verify
-
-
-def verify(
-    target: Target,
-    ids: Sequence[str],
-    project: Project,
-    *,
-    known: Callable[[str], bool],
-    notify: Notify,
-) -> Result:
-    """Check the bytes of what is recorded, and that what ``ids`` or the project ask for is.
-
-    A row a patch: bytes against the ledger and RECORD, kept originals, stale bytecode. Problems
-    are interrupted runs, leftovers, and nothing recorded at all. ``known`` says whether an id
-    that is not recorded is a patch at all. Raises PatchkitError when one is not.
-    """
-    rows: dict[str, Row] = {}
-    problems: list[str] = []
-    for store in stores_of(target, notify):
-        with store.reading():
-            ledger = store.load()
-            problems += _interruption(store) or [
-                f"left over in {store.root}: {name}" for name in store.leftovers()
-            ]
-            for entry in ledger.entries:
-                if not ids or entry.id in ids:
-                    rows[entry.id] = _verify_entry(store, ledger, entry)
-    check_known(target, [i for i in ids if i not in rows], known)
-    for patch_id in ids or project.patches or ():
-        rows.setdefault(patch_id, _not_recorded(target, patch_id))
-    if not rows and not problems:
-        problems.append(f"no patch is recorded in {target.described}")
-    return Result(tuple(rows[k] for k in sorted(rows)), problems=tuple(problems))
-
-
-def _not_recorded(target: Target, patch_id: str) -> Row:
-    detail = f"is not recorded in {target.described}"
-    return Row(patch_id, NOT_APPLIED, detail, ok=False, hint=f"patchkit apply {patch_id}")
-
-
-def _verify_entry(store: Store, ledger: Ledger, entry: LedgerEntry) -> Row:
-    row = _recorded_row(store, ledger, entry, None)
-    faults = list(_faults(store, ledger, entry)) if row.ok else []
-    return replace(row, ok=False, state=FAULTY, detail="; ".join(faults)) if faults else row
-
-
-def _faults(store: Store, ledger: Ledger, entry: LedgerEntry) -> Iterator[str]:
-    distribution = installed_in(store, entry.distribution)
-    record = distribution.record if distribution else {}
-    for file in ledger.files_of(entry):
-        listed = record.get(file.path)
-        if (listed.sha256 if listed else None) != file.pristine:
-            yield f"RECORD lists other bytes for {file.path} than the ledger kept"
-        if file.pristine:
-            store.kept(file.pristine)
-        for cached in store.bytecode_of(file.path):
-            if stale_bytecode(cached, store.root / file.path):
-                yield f"stale bytecode {cached.relative_to(store.root)}"
 
 
 # diff

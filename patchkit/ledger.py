@@ -10,11 +10,11 @@ import enum
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from patchkit.errors import LedgerError
-from patchkit.manifest import path_problem
+from patchkit.manifest import Trace, path_problem
 from patchkit.splice import Splice, apply_splices
 
 SCHEMA = 1
@@ -74,6 +74,7 @@ class LedgerEntry:
     conflicts: tuple[str, ...]
     requires: tuple[str, ...]
     splices: Mapping[str, tuple[Splice, ...]]
+    trace: Trace | None = None
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,7 @@ def _entry_to_dict(entry: LedgerEntry) -> dict[str, Any]:
             path: [{"start": s.start, "end": s.end, "text": _to_text(s.text)} for s in splices]
             for path, splices in entry.splices.items()
         },
+        "trace": None if entry.trace is None else asdict(entry.trace),
     }
 
 
@@ -208,7 +210,12 @@ def _entry_from_dict(patch_id: str, value: Mapping[str, Any]) -> LedgerEntry:
             )
             for path, splices in sorted(value["splices"].items())
         },
+        trace=None if value["trace"] is None else _trace_from_dict(value["trace"]),
     )
+
+
+def _trace_from_dict(value: Mapping[str, Any]) -> Trace:
+    return Trace(*(typed(value[f.name], str) for f in fields(Trace)))
 
 
 def _file_to_dict(file: FileEntry) -> dict[str, Any]:

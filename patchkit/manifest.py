@@ -23,7 +23,11 @@ else:  # pragma: no cover
 SCHEMA = 1
 MANIFEST = "patch.toml"
 CODE = "codemod.py"
-CHECKS = ("import", "trace", "kernel")
+IMPORT, TRACE = "import", "trace"
+CHECKS = (IMPORT, TRACE)
+SCENARIOS = ("fp4_quantize",)
+ONE_OPERATOR, MOVES_ON = "one operator", "moves on"
+GIVES = (ONE_OPERATOR, MOVES_ON)
 ADD_FILE = "add_file"
 
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\Z")
@@ -47,6 +51,21 @@ class Edit:
 
 
 @dataclass(frozen=True)
+class Trace:
+    """What the trace check of a patch compiles, and what must come of it.
+
+    ``scenario`` names a function the trace probe knows. Unpatched, capture stops with an error
+    of class ``kind`` on whose way lies the function ``through``. Patched, it gives
+    ``ONE_OPERATOR``, or at least ``MOVES_ON``: capture passes, or stops elsewhere.
+    """
+
+    scenario: str
+    gives: str
+    kind: str
+    through: str
+
+
+@dataclass(frozen=True)
 class Patch:
     """A patch folder, read. ``digest`` is the sha256 of the whole folder, line ends normalised."""
 
@@ -65,6 +84,7 @@ class Patch:
     snippets: Mapping[str, str]
     digest: str
     folder: str = ""
+    trace: Trace | None = None
 
     @property
     def range(self) -> str:
@@ -236,6 +256,7 @@ def _read_patch(read: _Reader, patch_id: str, files: Mapping[str, str], folder: 
         snippets={n: normalise_newlines(t) for n, t in files.items() if n != MANIFEST},
         digest=folder_digest(files),
         folder=folder,
+        trace=_read_trace(read),
     )
     read.unknown()
     return patch
@@ -268,6 +289,32 @@ def _read_edit(read: _Reader, files: Mapping[str, str]) -> Edit:
         read.fail("codemod", f"{edit.codemod!r} needs a {CODE} beside {MANIFEST}")
     read.unknown()
     return edit
+
+
+def _read_trace(read: _Reader) -> Trace | None:
+    table = read.get("trace", dict, {})
+    checks = read.table.get("checks")
+    if ("trace" in read.table) != (isinstance(checks, list) and TRACE in checks):
+        read.fail("trace", f"the table goes with checks = [{TRACE!r}], each needs the other")
+    if not table:
+        return None
+    inner = _Reader(table, "trace.", read.problems)
+    trace = Trace(
+        scenario=inner.text("scenario", _scenario_problem),
+        gives=inner.text("gives", _gives_problem),
+        kind=inner.text("kind"),
+        through=inner.text("through"),
+    )
+    inner.unknown()
+    return trace
+
+
+def _scenario_problem(name: str) -> str:
+    return "" if name in SCENARIOS else f"{name!r} is not one of {', '.join(SCENARIOS)}"
+
+
+def _gives_problem(name: str) -> str:
+    return "" if name in GIVES else f"{name!r} is not one of {', '.join(map(repr, GIVES))}"
 
 
 def _file_problem(path: str) -> str:

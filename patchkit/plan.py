@@ -81,6 +81,7 @@ def make_entry(patch: Patch, version: Version, originals: Mapping[str, Original]
         conflicts=patch.conflicts,
         requires=patch.requires,
         splices=splices,
+        trace=patch.trace,
     )
 
 

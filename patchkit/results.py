@@ -31,22 +31,63 @@ class Row:
     hint: str = ""
 
 
+PASSED = "passed"
+FAILED = "failed"
+SKIPPED = "skipped"
+
+PROVEN = "proven"
+NO_LONGER_NEEDED = "no longer needed"
+BROKEN = "broken"
+
+
+@dataclass(frozen=True)
+class Check:
+    """What one check of one patch gave: passed, failed, or skipped with its reason.
+
+    ``chain`` are the calls from the public function to where a trace stopped, outermost first.
+    ``tail`` is the end of what a probe that failed had printed. ``proof`` is the word that
+    ``--prove`` gives: proven, no longer needed, or broken.
+    """
+
+    patch: str
+    name: str
+    outcome: str
+    detail: str = ""
+    seconds: float = 0.0
+    tail: str = ""
+    chain: tuple[str, ...] = ()
+    proof: str = ""
+
+
 @dataclass(frozen=True)
 class Result:
     """What an operation found or did: one row a patch, problems of the whole, and warnings.
 
-    ``changed`` are the full paths of files written or removed, or, in a dry run, to be.
+    ``changed`` are the full paths of files written or removed, or, in a dry run, to be. With
+    ``strict``, skipped checks and patches that are no longer needed are failures too.
     """
 
     rows: tuple[Row, ...]
     warnings: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+    strict: bool = False
 
     @property
     def ok(self) -> bool:
         """True when the environment is in the state asked for."""
-        return not self.problems and all(row.ok for row in self.rows)
+        return (
+            not self.problems
+            and all(row.ok for row in self.rows)
+            and all(self.holds(check) for check in self.checks)
+        )
+
+    def holds(self, check: Check) -> bool:
+        """Say whether a check is as it should be."""
+        if check.outcome == FAILED or check.proof == BROKEN:
+            return False
+        return not self.strict or (check.outcome == PASSED and check.proof != NO_LONGER_NEEDED)
 
 
 @dataclass(frozen=True)

@@ -29,14 +29,14 @@ def select(
     """
     named = list(dict.fromkeys(ids)) or list(project.patches or ())
     if named:
-        return [_must_fit(target, catalog.get(i)) for i in named], []
+        return [_mustfit(target, catalog.get(i)) for i in named], []
     if project.patches is not None:
         raise PatchkitError(
             f"{project.file} asks for no patches", hint="Add ids to its list, or name patches."
         )
     chosen, left_out = [], []
     for patch in (p for p in catalog.patches if p.default):
-        found, why = _fit(target, patch)
+        found, why = fit(target, patch)
         if found and not why:
             chosen.append(Wanted(patch, found))
         else:
@@ -49,8 +49,8 @@ def select(
     return chosen, left_out
 
 
-def _must_fit(target: Target, patch: Patch) -> Wanted:
-    found, why = _fit(target, patch)
+def _mustfit(target: Target, patch: Patch) -> Wanted:
+    found, why = fit(target, patch)
     if found is None:
         hint = "Name another target with --python PATH or --site-packages DIR."
         raise TargetError(f"{patch.id}: {why}", hint=hint)
@@ -60,7 +60,7 @@ def _must_fit(target: Target, patch: Patch) -> Wanted:
     return Wanted(patch, found)
 
 
-def _fit(target: Target, patch: Patch) -> tuple[Distribution | None, str]:
+def fit(target: Target, patch: Patch) -> tuple[Distribution | None, str]:
     """Return the distribution a patch is for, if it is there, and why the patch does not fit."""
     found = find_distribution(target, patch.distribution)
     if found is None:

@@ -16,12 +16,14 @@ from pathlib import Path
 
 from patchkit import inspection, report
 from patchkit.applying import apply
-from patchkit.catalog import Project, load_catalog
-from patchkit.environment import find_target
+from patchkit.catalog import Catalog, Project, load_catalog
+from patchkit.checks import BYTES, Options
+from patchkit.environment import Target, find_target
 from patchkit.errors import PatchkitError
 from patchkit.results import Result
 from patchkit.reverting import revert
 from patchkit.store import say_on_terminal
+from patchkit.verifying import verify
 
 RELEASE = "0.6.7.post3"
 
@@ -73,7 +75,7 @@ def _walk(release: str, site: Path, say: Say) -> Tour:
     patched = tree_digest(site)
     say(f"   sha256 over all, patched:  {patched[0]}\n")
     say("5. patchkit verify")
-    _require(inspection.verify(target, (), Project(), known=_yes, notify=say_on_terminal), say)
+    _require(_verify_bytes(target, catalog), say)
     say("\n6. patchkit revert --all")
     back = revert(target, (), everything=True, force=False, known=_yes, notify=say_on_terminal)
     _require(back, say)
@@ -83,6 +85,13 @@ def _walk(release: str, site: Path, say: Say) -> Tour:
         raise PatchkitError("the folder is not byte-identical after revert", hint=_REPORT)
     say("   equal: every file, mode and link is as it was")
     return Tour(release, before[1], before[0], patched[0], after[0])
+
+
+def _verify_bytes(target: Target, catalog: Catalog) -> Result:
+    options = Options(names=(BYTES,))
+    return verify(
+        target, (), Project(), lambda: catalog, options, known=_yes, notify=say_on_terminal
+    )
 
 
 def _yes(_: str) -> bool:

@@ -282,7 +282,8 @@ def test_refusal_of_a_target_that_is_not_there(bench: Bench, options: list[str])
         ["apply", "--nope"],
         ["revert"],
         ["revert", "--all", "p"],
-        ["apply", "--python", "x", "--site-packages", "y"],
+        ["verify", "--arch", "x"],
+        ["verify", "--check", "x"],
     ],
 )
 def test_wrong_usage_is_exit_2(bench: Bench, args: list[str]) -> None:

@@ -1,0 +1,342 @@
+"""The checks of patches: run probes in the target interpreter and turn their answers into results.
+
+Nothing is written to site-packages: probes write no bytecode, and unpatched source is tried in an
+overlay, a temporary folder of links in which only the patched files are real.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from patchkit.environment import Distribution, Target
+from patchkit.manifest import IMPORT, MOVES_ON, TRACE, Trace
+from patchkit.probing import Limits, ProbeOutcome, run_probe
+from patchkit.results import (
+    BROKEN,
+    FAILED,
+    NO_LONGER_NEEDED,
+    PASSED,
+    PROVEN,
+    SKIPPED,
+    Check,
+    Notify,
+)
+
+BYTES = "bytes"
+NAMES = (BYTES, IMPORT, TRACE)
+ARCHITECTURES = ("9.0", "10.0", "12.0", "12.1")
+_IMPORT_FLAGS: tuple[tuple[str, ...], ...] = (("-O",), ("-OO",))
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which checks to run and how. ``architectures`` are compute capabilities, as "10.0"."""
+
+    names: tuple[str, ...] = NAMES
+    prove: bool = False
+    strict: bool = False
+    architectures: tuple[str, ...] = ARCHITECTURES
+    cuda: str = "13.0"
+    use_gpu: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A patch to check: its files' bytes alone on the pristine ones, and what it promises.
+
+    ``patched`` and ``pristine`` map paths relative to site-packages to bytes (None: no such
+    file). ``applied`` is False for a patch that is asked for but not in place; ``alone`` is False
+    when other patches changed the same distribution.
+    """
+
+    patch: str
+    distribution: Distribution
+    checks: tuple[str, ...]
+    trace: Trace | None
+    patched: Mapping[str, bytes | None]
+    pristine: Mapping[str, bytes | None]
+    applied: bool = True
+    alone: bool = True
+
+
+def run_checks(
+    target: Target, subjects: Sequence[Subject], options: Options, notify: Notify
+) -> list[Check]:
+    """Run the checks that ``options`` and the patches name; a result each, sorted by patch."""
+    if not subjects:
+        return []
+    runner = _Runner(target, options, notify)
+    found: list[Check] = []
+    for subject in sorted(subjects, key=lambda s: s.patch):
+        if IMPORT in subject.checks and IMPORT in options.names and subject.applied:
+            found.append(runner.imports(subject))
+        if subject.trace and TRACE in options.names:
+            found.append(runner.proof(subject) if options.prove else runner.trace(subject))
+    return found
+
+
+@dataclass
+class _Runner:
+    """Runs probes for one target; a trace of the same source is run once."""
+
+    target: Target
+    options: Options
+    notify: Notify
+    traces: dict[tuple[str, str], ProbeOutcome] = field(default_factory=dict)
+
+    def probe(self, program: str, flags: Sequence[str] = (), **argument: Any) -> ProbeOutcome:
+        if self.target.python is None:
+            return ProbeOutcome(error="there is no interpreter to run it in")
+        return run_probe(
+            self.target.python, program, argument, flags=flags, limits=self.options.limits
+        )
+
+    def prepend(self, first: Path | None = None) -> list[str]:
+        """Return what goes first on the probe's path: an overlay, and a folder that is a target."""
+        folders = [first] if first else []
+        folders += self.target.path if self.target.is_folder else ()
+        return [str(folder) for folder in folders]
+
+    # import
+
+    def imports(self, subject: Subject) -> Check:
+        self.notify(f"importing what {subject.patch} changed ...")
+        modules = [
+            {"name": _module(path), "path": str(subject.distribution.site_packages / path)}
+            for path, data in sorted(subject.patched.items())
+            if path.endswith(".py") and data is not None
+        ]
+        check = Check(subject.patch, IMPORT, PASSED)
+        for flags in ((), *_IMPORT_FLAGS):
+            outcome = self.probe(
+                "import_probe.py", flags, prepend=self.prepend(), modules=modules, load=not flags
+            )
+            check = replace(check, seconds=check.seconds + outcome.seconds)
+            if problem := _import_problem(outcome, flags):
+                return self._import_failed(subject, check, problem, outcome, modules)
+        names = ", ".join(m["name"] for m in modules)
+        return replace(check, detail=f"{names}; runs the patched code, also with -O and -OO")
+
+    def _import_failed(
+        self,
+        subject: Subject,
+        check: Check,
+        problem: str,
+        outcome: ProbeOutcome,
+        modules: Sequence[Mapping[str, str]],
+    ) -> Check:
+        """Tell a fault of the patch from a library that does not import here unpatched either."""
+        if missing := _missing(outcome, subject.distribution):
+            return replace(check, outcome=SKIPPED, detail=f"{missing} is not installed here")
+        with overlay(subject.distribution, subject.pristine) as folder:
+            moved = [
+                {**m, "path": str(folder / Path(m["path"]).relative_to(_site(subject)))}
+                for m in modules
+            ]
+            stock = self.probe(
+                "import_probe.py", prepend=self.prepend(folder), modules=moved, load=True
+            )
+        if not outcome.error and _import_problem(stock, ()) == problem:
+            return replace(
+                check, outcome=SKIPPED, detail=f"does not import here, unpatched either: {problem}"
+            )
+        return replace(check, outcome=FAILED, detail=problem, tail=outcome.tail)
+
+    # trace
+
+    def trace(self, subject: Subject) -> Check:
+        """Trace the installed source of an applied patch, or of one that is not in place."""
+        assert subject.trace
+        outcome = self._traced(subject.trace, "installed", None)
+        return _trace_check(subject, subject.trace, outcome)
+
+    def proof(self, subject: Subject) -> Check:
+        """Trace without and with the patch, and say whether it is needed and does its work."""
+        assert subject.trace
+        if not subject.applied:
+            return self.trace(subject)
+        with overlay(subject.distribution, subject.pristine) as folder:
+            stock = self._traced(subject.trace, f"{subject.distribution.key} pristine", folder)
+        check = self._trace_patched(subject)
+        if check.outcome == SKIPPED:
+            return check
+        if check.outcome == FAILED:
+            return replace(check, proof=BROKEN)
+        capture = _capture(stock)
+        if capture is None:
+            detail = f"the unpatched source could not be traced: {stock.error or _no_import(stock)}"
+            return replace(check, outcome=SKIPPED, detail=detail, tail=stock.tail)
+        if not _stops_as_expected(subject.trace, capture):
+            return _not_needed(check, subject.trace, capture)
+        barrier = _barrier(capture)
+        return replace(check, proof=PROVEN, detail=f"{check.detail}; unpatched: {barrier}")
+
+    def _trace_patched(self, subject: Subject) -> Check:
+        assert subject.trace
+        if subject.alone:
+            return self.trace(subject)
+        with overlay(subject.distribution, subject.patched) as folder:
+            outcome = self._traced(subject.trace, f"{subject.patch} alone", folder)
+        return _trace_check(subject, subject.trace, outcome)
+
+    def _traced(self, trace: Trace, source: str, folder: Path | None) -> ProbeOutcome:
+        key = (trace.scenario, source)
+        if key not in self.traces:
+            self.notify(f"tracing {trace.scenario}, {source} source ...")
+            self.traces[key] = self.probe(
+                "trace_probe.py",
+                prepend=self.prepend(folder),
+                scenario=trace.scenario,
+                architectures=list(self.options.architectures),
+                cuda=self.options.cuda,
+                use_gpu=self.options.use_gpu,
+                capture_only=source.endswith("pristine"),
+            )
+        return self.traces[key]
+
+
+def _site(subject: Subject) -> Path:
+    return subject.distribution.site_packages
+
+
+def _module(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _import_problem(outcome: ProbeOutcome, flags: Sequence[str]) -> str:
+    if outcome.error:
+        return f"the import probe failed: {outcome.error}"
+    for module in outcome.document.get("modules", ()):
+        if module["error"]:
+            return f"{' '.join(['python', *flags])}: {module['name']}: {module['error']}"
+    return ""
+
+
+def _missing(outcome: ProbeOutcome, distribution: Distribution) -> str:
+    """Return the top-level module that is not installed and not of the distribution, or ''."""
+    own = {path.split("/")[0] for path in distribution.record}
+    names = [m.get("missing", "") for m in outcome.document.get("modules", ())]
+    names.append(outcome.document.get("missing", ""))
+    return next((n for n in names if n and n.split(".")[0] not in own), "")
+
+
+# The trace probe's document
+
+
+def _no_import(outcome: ProbeOutcome) -> str:
+    return str(outcome.document.get("import_error") or "")
+
+
+def _capture(outcome: ProbeOutcome) -> Mapping[str, Any] | None:
+    """Return the first capture, or None when the probe did not get that far."""
+    if outcome.error or _no_import(outcome):
+        return None
+    runs = outcome.document.get("runs") or [{}]
+    capture = runs[0].get("capture")
+    return capture if isinstance(capture, Mapping) else None
+
+
+def _stops_as_expected(trace: Trace, capture: Mapping[str, Any]) -> bool:
+    """Match the error by its kind and by a function on the way, not by torch's wording."""
+    error = capture.get("error")
+    if not error:
+        return False
+    return bool(error["kind"] == trace.kind and trace.through in _functions(error))
+
+
+def _functions(error: Mapping[str, Any]) -> list[str]:
+    return [str(step).partition(" ")[0] for step in error.get("through", ())]
+
+
+def _barrier(capture: Mapping[str, Any]) -> str:
+    error = capture["error"]
+    return f"{error['kind']}: {error['first_line']} (in {error['function']}, {error['file']})"
+
+
+def _not_needed(check: Check, trace: Trace, capture: Mapping[str, Any]) -> Check:
+    if capture.get("error") is None:
+        detail = "the unpatched source passes too"
+    else:
+        detail = f"the unpatched source stops elsewhere: {_barrier(capture)}"
+        detail += f"; expected {trace.kind} through {trace.through}"
+    return replace(check, proof=NO_LONGER_NEEDED, detail=detail)
+
+
+def _trace_check(subject: Subject, trace: Trace, outcome: ProbeOutcome) -> Check:
+    check = Check(subject.patch, TRACE, FAILED, seconds=outcome.seconds, tail=outcome.tail)
+    if outcome.error:
+        return replace(check, detail=f"the trace probe failed: {outcome.error}")
+    if missing := _missing(outcome, subject.distribution):
+        return replace(check, outcome=SKIPPED, detail=f"{missing} is not installed here")
+    if error := _no_import(outcome):
+        return replace(check, outcome=SKIPPED, detail=f"it does not import here: {error}")
+    runs = outcome.document.get("runs") or []
+    if not runs:
+        return replace(check, detail="the trace probe gave no result")
+    if trace.gives == MOVES_ON:
+        return _moves_on(check, trace, runs)
+    return _one_operator(check, runs)
+
+
+def _moves_on(check: Check, trace: Trace, runs: Sequence[Mapping[str, Any]]) -> Check:
+    for run in runs:
+        error = run["capture"]["error"]
+        if error and trace.through in _functions(error):
+            detail = f"still stops in {trace.through}: {_barrier(run['capture'])}"
+            return replace(check, detail=detail, chain=tuple(error["through"]))
+    where = _barrier(runs[0]["capture"]) if runs[0]["capture"]["error"] else "capture passes"
+    return replace(check, outcome=PASSED, detail=f"no longer stops in {trace.through}; {where}")
+
+
+def _one_operator(check: Check, runs: Sequence[Mapping[str, Any]]) -> Check:
+    for run in runs:
+        arch = run["architecture"]
+        if error := run["capture"]["error"]:
+            detail = f"on {arch}, fullgraph stops: {_barrier(run['capture'])}"
+            return replace(check, detail=detail, chain=tuple(error["through"]))
+        if run["problems"]:
+            more = len(run["problems"]) - 1
+            detail = f"on {arch}: {run['problems'][0]}" + f" (and {more} more)" * bool(more)
+            return replace(check, detail=detail)
+    names = ", ".join(run["architecture"] for run in runs)
+    cases = sum(run["cases"] for run in runs)
+    operator = runs[0]["capture"]["operators"][0]
+    detail = f"one graph, one operator {operator}; {cases} cases on {names}"
+    return replace(check, outcome=PASSED, detail=detail)
+
+
+# Overlays
+
+
+@contextmanager
+def overlay(distribution: Distribution, contents: Mapping[str, bytes | None]) -> Iterator[Path]:
+    """Give a folder that looks like the distribution with other contents for some files.
+
+    Folders on the way to such a file are real, all else is linked. The target is not touched.
+    """
+    with tempfile.TemporaryDirectory(prefix="patchkit-overlay-") as name:
+        root = Path(name)
+        for top in sorted({path.split("/")[0] for path in contents}):
+            _mirror(distribution.site_packages, root, top, contents)
+        yield root
+
+
+def _mirror(site: Path, root: Path, path: str, contents: Mapping[str, bytes | None]) -> None:
+    here = root / path
+    if path in contents:
+        if (data := contents[path]) is not None:
+            here.write_bytes(data)
+    elif not any(other.startswith(f"{path}/") for other in contents):
+        here.symlink_to(site / path)
+    else:
+        here.mkdir()
+        names = {p.name for p in (site / path).iterdir()} if (site / path).is_dir() else set()
+        names |= {c[len(path) + 1 :].split("/")[0] for c in contents if c.startswith(f"{path}/")}
+        for name in sorted(names - {"__pycache__"}):
+            _mirror(site, root, f"{path}/{name}", contents)
