@@ -3,7 +3,7 @@
 Runs in the target interpreter without patchkit. Argument: a JSON object with ``prepend`` (folders
 to put first on ``sys.path``), ``modules`` (objects with ``name`` and ``path``) and ``load``
 (false: only compare bytecode, import nothing). Prints ``{"python", "optimize", "modules"}``, each
-module with ``error``, '' when all is well.
+module with ``error``, '' when all is well, and ``missing``, the module that was not found, or ''.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ def main(argument: dict[str, Any]) -> dict[str, Any]:
     sys.path[:1] = argument["prepend"]
     results = []
     for module in argument["modules"]:
+        missing = ""
         try:
             error = check(module["name"], module["path"], argument["load"])
         except BaseException as problem:
             error = describe(problem)
-        results.append({"name": module["name"], "error": error})
+            if isinstance(problem, ModuleNotFoundError):
+                missing = problem.name or ""
+        results.append({"name": module["name"], "error": error, "missing": missing})
     return {
         "python": sys.version.split()[0],
         "optimize": sys.flags.optimize,

@@ -1,22 +1,24 @@
-"""Compile ``flashinfer.fp4_quantize`` for a simulated GPU and compare the graph with the truth.
+"""Probe: what torch.compile makes of ``flashinfer.fp4_quantize`` on GPU hosts, simulated or real.
 
-A stand-alone program for the target interpreter; needs no GPU, no nvcc and no CUDA build of torch::
+Runs in the target interpreter without patchkit; needs no GPU, no nvcc and no CUDA build of torch.
+It makes the host look like one with a GPU, compiles with ``fullgraph=True`` on fake CUDA tensors
+and a backend that stops after capture, and says where capture stopped, else whether every case
+gave one graph with one operator and the shapes, dtypes and strides that the installed release
+really returns. What is expected is written here from measurements of the releases, not from any
+fake.
 
-    python trace_program.py --capability 10.0 --cuda 13.0
-
-It makes the host look like one with such a GPU, compiles with ``fullgraph=True`` on fake CUDA
-tensors and a backend that stops after capture, and prints one JSON document between two marker
-lines: the first error when capture fails (``capture.error``), else whether every case gave one
-graph with one operator and the shapes, dtypes and strides that the installed release really
-returns. What is expected is written here from measurements of the releases, not from any fake.
-
-The caller sets ``TORCHINDUCTOR_CACHE_DIR`` to a fresh folder. Exit code 0 when all is as expected,
-1 when not, 2 when the program itself could not run.
+Argument: a JSON object with ``prepend`` (folders to put first on ``sys.path``), ``scenario``,
+``architectures`` (compute capabilities, as "10.0"), ``cuda`` (the version that torch is to be
+built for), ``capture_only`` (one plain call an architecture, no more) and ``use_gpu`` (take the
+real device instead). Prints ``{"schema", "python", "torch", "flashinfer", "file",
+"import_error", "missing", "runs"}``; a run has ``architecture``, ``cuda``, ``simulated``,
+``capture`` (``error``, ``graphs``, ``operators``), ``cases`` and ``problems``.
 """
 
 from __future__ import annotations
 
-import argparse
+import functools
+import gc
 import importlib
 import importlib.metadata
 import inspect
@@ -24,36 +26,71 @@ import json
 import os
 import re
 import sys
+import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
-BEGIN = "-----BEGIN PATCHKIT RESULT-----"
-END = "-----END PATCHKIT RESULT-----"
+PACKAGE = "flashinfer"
+SCENARIOS = ("fp4_quantize",)
 
 
-# --- a host with a GPU, simulated -----------------------------------------------------------
+# --- a host with a GPU, simulated or real ---------------------------------------------------
 
 
-def simulate_gpu(capability: tuple[int, int], cuda: str) -> Any:
-    """Make torch answer as on a host with one such GPU; returns torch. Before FlashInfer's import.
+@dataclass
+class Host:
+    """The GPU that torch and FlashInfer are to see. Made before either is imported.
 
-    ``torch.cuda.is_available()`` stays False, so that nothing initialises a driver.
+    ``torch.cuda.is_available()`` stays False in a simulated one, so that nothing initialises a
+    driver.
     """
-    major, minor = capability
-    suffix = "a" if major >= 9 else ""
-    os.environ["FLASHINFER_CUDA_ARCH_LIST"] = f"{major}.{minor}{suffix}"
-    import torch
 
-    torch.version.cuda = cuda
-    torch.cuda.device_count = lambda: 1
-    torch.cuda.current_device = lambda: 0
-    torch.cuda.get_device_capability = lambda device=None: capability
-    torch.cuda.get_device_name = lambda device=None: f"simulated SM{major}{minor}"
-    return torch
+    real: bool
+    torch: Any = None
+    capability: tuple[int, int] = (0, 0)
+
+    def hide_devices(self) -> None:
+        """Keep real devices out of a simulation."""
+        if not self.real:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+    def simulate(self, architecture: str, cuda: str) -> None:
+        """Become a host with one GPU of this compute capability, forgetting any earlier one."""
+        major, minor = (int(part) for part in architecture.split("."))
+        self.capability = (major, minor)
+        suffix = "a" if major >= 9 else ""
+        os.environ["FLASHINFER_CUDA_ARCH_LIST"] = f"{major}.{minor}{suffix}"
+        self.torch.version.cuda = cuda
+        answers = self.torch.cuda
+        answers.device_count = lambda: 1
+        answers.current_device = lambda: 0
+        answers.get_device_capability = lambda _device=None: self.capability
+        answers.get_device_name = lambda _device=None: f"simulated SM{major}{minor}"
+
+    @property
+    def device(self) -> str:
+        """The kind of device for tensors that are really there."""
+        return "cuda" if self.real else "cpu"
+
+
+def of_package(function: Any) -> bool:
+    """Say whether the library defines a function."""
+    return str(getattr(function, "__module__", "")).partition(".")[0] == PACKAGE
+
+
+def forget_answers() -> None:
+    """Empty what functions of the library cached, answers about the GPU among it."""
+    for found in gc.get_objects():
+        if type(found) is functools._lru_cache_wrapper and of_package(found):
+            found.cache_clear()
+    core = sys.modules.get(f"{PACKAGE}.jit.core")
+    context = getattr(core, "current_compilation_context", None)
+    if context is not None:
+        vars(context).update(vars(type(context)()))
 
 
 # --- what is true, release by release -------------------------------------------------------
@@ -81,10 +118,12 @@ class Output:
 
 
 def round_up(value: int, step: int) -> int:
+    """Return the next multiple of a step."""
     return -(-value // step) * step
 
 
 def rows_first(shape: tuple[int, ...]) -> Output:
+    """Return a contiguous output."""
     stride, step = [], 1
     for size in reversed(shape):
         stride.append(step)
@@ -121,6 +160,7 @@ def expected(case: Case, release: tuple[int, ...]) -> tuple[Output, Output] | st
 def expected_scales(
     m: int, c: int, options: dict[str, Any], *, padded: bool
 ) -> tuple[int, int] | str:
+    """Return rows and columns of the scales of ``m`` rows, ``c`` to a row, or an error's text."""
     if not options.get("is_sf_swizzled_layout", True):
         return m, c
     rows = round_up(m, 8 if options.get("is_sf_8x4_layout") else 128)
@@ -133,7 +173,7 @@ def expected_scales(
 
 
 def expected_cute(case: Case, release: tuple[int, ...], vec: int) -> tuple[Output, Output] | str:
-    """The CuTe-DSL kernels flatten batches and ignore strides."""
+    """Return the same for the CuTe-DSL kernels, which flatten batches and ignore strides."""
     *batch, k = case.shape
     m = 1
     for size in batch:
@@ -155,6 +195,7 @@ def expected_cute(case: Case, release: tuple[int, ...], vec: int) -> tuple[Outpu
 
 
 def all_cases() -> Iterator[Case]:
+    """Give every layout, vector size and option that some release has."""
     linear = {"is_sf_swizzled_layout": False}
     eight = {"is_sf_8x4_layout": True}
     mx = {"sf_vec_size": 32, "sf_use_ue8m0": True}
@@ -198,6 +239,7 @@ def all_cases() -> Iterator[Case]:
 
 
 def cute_cases(cute: Any, eight: Any, linear: Any, mx: Any) -> Iterator[Case]:
+    """Give the cases of the CuTe-DSL kernels."""
     yield Case("cute", (2, 65, 128), options=cute)
     yield Case("cute, columns first", (128, 256), column_major=True, options=cute)
     yield Case("cute linear", (130, 96), options={**cute, **linear})
@@ -225,30 +267,47 @@ WRONG_CALLS: tuple[tuple[tuple[int, int], dict[str, Any]], ...] = (
 
 @dataclass
 class Probe:
-    """The function under test in a simulated host, and what was found out about it."""
+    """The function under test on one host, and what was found out about it."""
 
-    torch: Any
+    host: Host
     function: Callable[..., Any]
     release: tuple[int, ...]
     parameters: dict[str, inspect.Parameter]
     graphs: list[Any] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def offers(self, options: dict[str, Any]) -> bool:
+    @property
+    def torch(self) -> Any:
+        """The target's torch."""
+        return self.host.torch
+
+    def offers(self, options: Mapping[str, Any]) -> bool:
+        """Say whether the release has these parameters."""
         return all(name in self.parameters for name in options)
 
+    def tensors(self) -> Any:
+        """Return the mode to make tensors in: fake ones, but for a real GPU."""
+        return nullcontext() if self.host.real else self.fake_mode()
+
     def fake_mode(self) -> Any:
-        from torch._subclasses import FakeTensorMode
-        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+        """Return a fresh mode for tensors without data, which may be on devices that are not."""
+        fakes = importlib.import_module("torch._subclasses")
+        shapes = importlib.import_module("torch.fx.experimental.symbolic_shapes")
+        return fakes.FakeTensorMode(shape_env=shapes.ShapeEnv())
 
-        return FakeTensorMode(shape_env=ShapeEnv())
-
-    def input(self, shape: tuple[int, ...], dtype: str, column_major: bool, device: str) -> Any:
+    def input(
+        self, shape: tuple[int, ...], dtype: str, column_major: bool, device: str = "cuda"
+    ) -> Any:
+        """Make a tensor of this shape, in a transposed layout for column-major."""
         sizes = (*shape[:-2], shape[-1], shape[-2]) if column_major else shape
         tensor = self.torch.empty(sizes, dtype=getattr(self.torch, dtype), device=device)
         return tensor.transpose(-2, -1) if column_major else tensor
 
-    def compiled(self, *, dynamic: bool) -> Callable[..., Any]:
+    def scale(self, device: str = "cuda") -> Any:
+        """Make a global scale."""
+        return self.torch.empty(1, device=device)
+
+    def compiled(self, *, dynamic: bool = False) -> Callable[..., Any]:
         """Return the function compiled for capture only; its graphs go to :attr:`graphs`."""
         self.torch.compiler.reset()
         self.graphs.clear()
@@ -257,8 +316,8 @@ class Probe:
             self.graphs.append(graph)
             return graph.forward
 
-        def call(x: Any, scale: Any, **options: Any) -> Any:
-            return self.function(x, scale, **options)
+        def call(*values: Any, **options: Any) -> Any:
+            return self.function(*values, **options)
 
         compiled: Callable[..., Any] = self.torch.compile(
             call, fullgraph=True, backend=capture, dynamic=dynamic
@@ -266,6 +325,7 @@ class Probe:
         return compiled
 
     def operators(self) -> list[str]:
+        """Return what the captured graphs do, node by node."""
         return [
             str(node.target)
             for graph in self.graphs
@@ -275,6 +335,7 @@ class Probe:
         ]
 
     def check(self, what: str, holds: bool, detail: object = "") -> None:
+        """Note a problem unless something holds."""
         if not holds:
             self.problems.append(f"{what}: {detail}" if detail != "" else what)
 
@@ -283,93 +344,110 @@ class Probe:
         try:
             step(self, *arguments)
         except Exception as error:
-            detail = f"{type(error).__name__}: {error}"
-            self.problems.append(f"{step.__name__}{arguments}: {detail}")
+            self.problems.append(f"{step.__name__}{arguments}: {type(error).__name__}: {error}")
 
     def options_of(self, case: Case) -> dict[str, Any]:
+        """Return a case's keyword arguments as the function takes them."""
         options = dict(case.options)
         if options.get("nvfp4_4over6") == "NVFP44Over6Config":
-            module = importlib.import_module("flashinfer.quantization.nvfp4_quantization_utils")
+            module = importlib.import_module(f"{PACKAGE}.quantization.nvfp4_quantization_utils")
             options["nvfp4_4over6"] = module.NVFP44Over6Config(e4m3_max=256)
         return options
 
 
 def first_capture(probe: Probe) -> dict[str, Any]:
     """Compile one plain call and say what came of it."""
-    with probe.fake_mode():
-        x = probe.input((130, 256), "bfloat16", False, "cuda")
-        scale = probe.torch.empty(1, device="cuda")
+    with probe.tensors():
+        x, scale = probe.input((130, 256), "bfloat16", False), probe.scale()
         try:
-            probe.compiled(dynamic=False)(x, scale)
+            probe.compiled()(x, scale)
         except Exception as error:
             return {"error": describe(error), "graphs": 0, "operators": []}
     return {"error": None, "graphs": len(probe.graphs), "operators": probe.operators()}
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """Return kind, text and the last place in the user's code that a Dynamo error names."""
+    """Return kind, text, the last place on the way to an error, and the way itself."""
     text = str(error)
-    frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)', text)
-    at = frames[-1] if frames else ("", "", "", "")
+    frames = re.findall(r'File "([^"]+)", line \d+, in (\S+)\n\s*(.*)', text)
+    if not frames:
+        summary = traceback.extract_tb(error.__traceback__)
+        frames = [(f.filename, f.name, f.line or "") for f in summary]
+        frames = [f for f in frames if not shortened(f[0]).startswith("torch/")]
+    frames = [f for f in frames if not shortened(f[0]).startswith("torch/_dynamo/polyfills/")]
+    place, function, line = frames[-1] if frames else ("", "", "")
     return {
         "kind": type(error).__name__,
         "text": text,
         "first_line": text.strip().split("\n")[0],
-        "file": at[0],
-        "function": at[2],
-        "line": at[3],
-        "through": [f"{name} ({file})" for file, _, name, _ in frames],
+        "file": shortened(place),
+        "function": function,
+        "line": line,
+        "through": [f"{f[1]} ({shortened(f[0])})" for f in frames if f[0] != __file__],
     }
 
 
+def shortened(path: str) -> str:
+    """Return a path relative to the folder of ``sys.path`` that it lies in."""
+    homes = [home for home in sys.path if home and path.startswith(home.rstrip("/") + "/")]
+    home = max(homes, key=len, default=os.path.dirname(__file__))
+    return os.path.relpath(path, home) if path.startswith(home) else path
+
+
 def run_case(probe: Probe, case: Case) -> None:
+    """Compile one call: one graph with one operator that gives what the release gives."""
     want = expected(case, probe.release)
-    with probe.fake_mode():
-        x = probe.input(case.shape, case.dtype, case.column_major, "cuda")
-        scale = probe.torch.empty(1, device="cuda")
+    with probe.tensors():
+        x, scale = probe.input(case.shape, case.dtype, case.column_major), probe.scale()
         try:
-            got = probe.compiled(dynamic=False)(x, scale, **probe.options_of(case))
+            got = probe.compiled()(x, scale, **probe.options_of(case))
         except Exception as error:
             holds = isinstance(want, str) and want in str(error)
             probe.check(case.name, holds, f"want {want}, got {error}")
             return
-    found = tuple(output_of(tensor) for tensor in got)
-    probe.check(case.name, found == want, f"want {want}, got {found}")
+    check_outputs(probe, case.name, got, want)
     probe.check(f"{case.name}: one graph", len(probe.graphs) == 1, len(probe.graphs))
     probe.check(f"{case.name}: one node", len(probe.operators()) == 1, probe.operators())
     storages = {t.untyped_storage()._cdata for t in (x, scale, *got)}
     probe.check(f"{case.name}: outputs alias", len(storages) == 4)
 
 
+def check_outputs(probe: Probe, what: str, got: Sequence[Any], want: object) -> None:
+    """Compare the tensors returned, and what the graph's fakes promised, with what is true."""
+    found = tuple(map(output_of, got))
+    probe.check(what, found == want, f"want {want}, got {found}")
+    if probe.host.real and probe.graphs:
+        nodes = [n for n in probe.graphs[-1].graph.nodes if n.op == "output"]
+        fakes = tuple(output_of(n.meta["example_value"]) for n in nodes[0].args[0])
+        probe.check(f"{what}: fake", fakes == want, f"want {want}, got {fakes}")
+
+
 def output_of(tensor: Any) -> Output:
+    """Return what a tensor looks like."""
     shape, stride = tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
     return Output(shape, stride, str(tensor.dtype), tensor.device.type)
 
 
 def run_dynamic(probe: Probe, column_major: bool) -> None:
-    """One graph must serve any number of rows."""
+    """Check that one graph serves any number of rows."""
     compiled = probe.compiled(dynamic=True)
-    with probe.fake_mode():
+    with probe.tensors():
         for m in (130, 7, 300, 128):
             shape = (256, m) if column_major else (m, 256)
-            x = probe.input(shape, "bfloat16", column_major, "cuda")
-            got = compiled(x, probe.torch.empty(1, device="cuda"))
+            got = compiled(probe.input(shape, "bfloat16", column_major), probe.scale())
             want = expected(Case("", shape, column_major), probe.release)
-            found = tuple(output_of(tensor) for tensor in got)
+            found = tuple(map(output_of, got))
             probe.check(f"dynamic M={m}", found == want, f"want {want}, got {found}")
     probe.check("dynamic: one graph", len(probe.graphs) == 1, len(probe.graphs))
 
 
 def run_functionalized(probe: Probe) -> None:
-    """The operator must come through functionalization as one node, with its tags."""
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    compiled = probe.compiled(dynamic=False)
+    """Check that the operator comes through functionalization as one node, with its tags."""
+    tracer = importlib.import_module("torch.fx.experimental.proxy_tensor")
     with probe.fake_mode():
-        x = probe.input((130, 256), "bfloat16", False, "cuda")
-        scale = probe.torch.empty(1, device="cuda")
-        compiled(x, scale)
-        functional = make_fx(probe.torch.func.functionalize(probe.graphs[0]))(x, scale)
+        x, scale = probe.input((130, 256), "bfloat16", False), probe.scale()
+        probe.compiled()(x, scale)
+        functional = tracer.make_fx(probe.torch.func.functionalize(probe.graphs[0]))(x, scale)
     targets = [n.target for n in functional.graph.nodes if n.op == "call_function"]
     ours = [t for t in targets if "fp4_quantize" in str(t)]
     probe.check("functionalized: one node", len(ours) == 1, targets)
@@ -380,25 +458,98 @@ def run_functionalized(probe: Probe) -> None:
     }
     for operator in ours:
         probe.check("tags", wanted <= set(operator.tags), operator.tags)
-        probe.check("own namespace", operator.namespace != "flashinfer", operator.namespace)
+        probe.check("own namespace", operator.namespace != PACKAGE, operator.namespace)
+
+
+#: Options, one unlike its default in each, for a look at how they are passed on.
+PASSED_ON: tuple[dict[str, Any], ...] = (
+    {},
+    {"sf_vec_size": 32, "sf_use_ue8m0": True},
+    {"is_sf_swizzled_layout": False},
+    {"is_sf_8x4_layout": True},
+    {"is_global_scale_inversed": True},
+    {"enable_pdl": True},
+    {"enable_pdl": False},
+    {"nvfp4_4over6": None},
+    {"nvfp4_4over6": "NVFP44Over6Config"},
+    {"batch_invariant": True},
+)
+
+
+def run_forwarding(probe: Probe, options: dict[str, Any], column_major: bool) -> None:
+    """Check that the operator passes on to the function what an eager call gives it."""
+    device = probe.host.device
+    x, scale = probe.input((128, 256), "bfloat16", column_major, device), probe.scale(device)
+    given = probe.options_of(Case("", (), options=options))
+    with recorded(probe.function) as calls:
+        probe.function(x, scale, **given)
+        probe.compiled()(x, scale, **given)
+    probe.check(f"passed on for {options}: calls", len(calls) == 2, len(calls))
+    eager, compiled = (calls * 2)[:2]
+    for name in eager:
+        same = eager[name] == compiled[name]
+        detail = f"want {eager[name]}, got {compiled[name]}"
+        probe.check(f"passed on for {options}: {name}", same, detail)
+
+
+@contextmanager
+def recorded(function: Callable[..., Any]) -> Iterator[list[dict[str, Any]]]:
+    """Let the function under all wrappers only note its arguments, by name."""
+    inner = inspect.unwrap(function)
+    assert isinstance(inner, types.FunctionType)
+    calls: list[dict[str, Any]] = []
+
+    def note(arguments: dict[str, Any]) -> tuple[Any, Any]:
+        calls.append({name: comparable(value) for name, value in arguments.items()})
+        first = next(iter(arguments.values()))
+        return first.new_empty(0), first.new_empty(0)
+
+    code = inner.__code__
+    inner.__globals__["_patchkit_note"] = note
+    inner.__code__ = noting(inner)
+    try:
+        yield calls
+    finally:
+        inner.__code__ = code
+        del inner.__globals__["_patchkit_note"]
+
+
+def noting(function: types.FunctionType) -> types.CodeType:
+    """Return code with the parameters of a function that notes them and does no more."""
+    code = function.__code__
+    positional, total = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+    names = [*code.co_varnames[:positional], "*", *code.co_varnames[positional:total]]
+    if names[-1] == "*":
+        names.pop()
+    scope: dict[str, Any] = {}
+    exec(f"def noted({', '.join(names)}): return _patchkit_note(locals())", scope)
+    made: types.CodeType = scope["noted"].__code__
+    return made
+
+
+def comparable(value: Any) -> Any:
+    """Return an argument as something to compare: for a tensor, its memory and layout."""
+    if hasattr(value, "data_ptr"):
+        return value.data_ptr(), tuple(value.shape), tuple(value.stride()), str(value.dtype)
+    return type(value).__name__, value
 
 
 def run_wrong(probe: Probe, shape: tuple[int, int], options: dict[str, Any]) -> None:
-    """A wrong call must name the same error in a compiled call as in an eager one."""
+    """Check that a wrong call names the same error in a compiled call as in an eager one."""
     what = f"wrong call {shape} {options}"
-    x = probe.input(shape, "bfloat16", False, "cpu")
+    device = probe.host.device
+    x = probe.input(shape, "bfloat16", False, device)
     try:
-        probe.function(x, probe.torch.empty(1), **options)
+        probe.function(x, probe.scale(device), **options)
     except Exception as error:
         kind, words = type(error).__name__, str(error)
     else:
         probe.check(what, False, "the eager call did not fail")
         return
-    with probe.fake_mode():
-        x = probe.input(shape, "bfloat16", False, "cuda")
-        scale = probe.torch.empty(1, device="cuda")
+    with probe.tensors():
+        x, scale = probe.input(shape, "bfloat16", False), probe.scale()
         try:
-            probe.compiled(dynamic=False)(x, scale, **options)
+            probe.compiled()(x, scale, **options)
         except Exception as error:
             text = str(error)
             probe.check(what, names_error(text, kind, words), f"want {kind}: {words}, got {text}")
@@ -420,16 +571,16 @@ def names_error(text: str, kind: str, words: str) -> bool:
 
 
 def run_fake_call(probe: Probe) -> None:
-    """Outside torch.compile too, a fake tensor must not reach the kernel."""
+    """Check that outside torch.compile too, a fake tensor does not reach the kernel."""
     case = Case("fake tensor without torch.compile", (256, 130), column_major=True)
     with probe.fake_mode():
-        x = probe.input(case.shape, case.dtype, True, "cuda")
-        got = tuple(map(output_of, probe.function(x, probe.torch.empty(1, device="cuda"))))
+        x = probe.input(case.shape, case.dtype, True)
+        got = tuple(map(output_of, probe.function(x, probe.scale())))
     probe.check(case.name, got == expected(case, probe.release), got)
 
 
 def run_reload(probe: Probe) -> None:
-    """The defining module loaded again: new and old references must both go on working."""
+    """Load the defining module again: new and old references must both go on working."""
     name = inspect.unwrap(probe.function).__module__
     old = probe.function
     before = probe.operators() if first_capture(probe)["error"] is None else []
@@ -445,36 +596,47 @@ def run_reload(probe: Probe) -> None:
         probe.check(f"{what}: same operator", bool(before) and same, capture)
 
 
-def run_all(probe: Probe) -> int:
+def run_cases(probe: Probe) -> int:
+    """Run what may depend on the GPU; return the number of cases."""
     cases = [case for case in all_cases() if probe.offers(case.options)]
-    if "is_sf_8x4_layout" not in probe.parameters and "enable_pdl" not in probe.parameters:
-        # 0.2.8 takes row-major input with 16 elements a scale only.
-        cases = [c for c in cases if probe.release >= (0, 2, 9) or plain_only(c)]
+    if probe.release < (0, 2, 9):
+        cases = [case for case in cases if plain_only(case)]
+    if probe.host.real:
+        cases = [case for case in cases if case.options.get("backend") != "cute-dsl"]
     with cute_dsl_present():
         for case in cases:
             probe.attempt(run_case, case)
     for column_major in (False, True):
         if probe.release >= (0, 2, 9) or not column_major:
             probe.attempt(run_dynamic, column_major)
+    return len(cases)
+
+
+def plain_only(case: Case) -> bool:
+    """Say whether 0.2.8 takes a case: row-major, 16 elements a scale."""
+    return not case.column_major and case.options.get("sf_vec_size", 16) == 16
+
+
+def run_once(probe: Probe) -> None:
+    """Run what is the same for every GPU."""
     probe.attempt(run_functionalized)
+    for options in PASSED_ON:
+        if probe.offers(options):
+            probe.attempt(run_forwarding, options, False)
     for shape, options in WRONG_CALLS:
         known = {name: value for name, value in options.items() if name != "no_such_parameter"}
         if probe.offers(known):
             probe.attempt(run_wrong, shape, options)
     if probe.release >= (0, 2, 9):
+        probe.attempt(run_forwarding, {}, True)
         probe.attempt(run_fake_call)
     probe.attempt(run_reload)
-    return len(cases)
-
-
-def plain_only(case: Case) -> bool:
-    return not case.column_major and case.options.get("sf_vec_size", 16) == 16
 
 
 @contextmanager
 def cute_dsl_present() -> Iterator[None]:
     """Make FlashInfer believe that CuTe-DSL is installed; it is never run here."""
-    name = "flashinfer.cute_dsl"
+    name = f"{PACKAGE}.cute_dsl"
     stand_in = types.ModuleType(name)
     stand_in.is_cute_dsl_available = lambda: True  # type: ignore[attr-defined]
     saved = sys.modules.get(name)
@@ -490,54 +652,93 @@ def cute_dsl_present() -> Iterator[None]:
 # --- the document ---------------------------------------------------------------------------
 
 
-def release_of(version: str) -> tuple[int, ...]:
-    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
-    if not found:
-        raise SystemExit(f"cannot read FlashInfer version {version!r}")
-    return tuple(int(part) for part in found.groups())
-
-
-def run(capability: tuple[int, int], cuda: str, capture_only: bool) -> dict[str, Any]:
-    """Return the document; raises whatever importing torch or FlashInfer raises."""
-    torch = simulate_gpu(capability, cuda)
-    import flashinfer  # type: ignore[import-not-found]
-
-    version = importlib.metadata.version("flashinfer-python")
-    function = flashinfer.fp4_quantize
-    parameters = dict(inspect.signature(function).parameters)
-    probe = Probe(torch, function, release_of(version), parameters)
+def main(argument: dict[str, Any]) -> dict[str, Any]:
+    """Trace on every architecture and return the answer."""
+    sys.path[:1] = argument["prepend"]
+    warnings.simplefilter("ignore")
     document: dict[str, Any] = {
         "schema": 1,
         "python": sys.version.split()[0],
-        "torch": torch.__version__,
-        "flashinfer": version,
-        "file": inspect.getsourcefile(inspect.unwrap(function)),
-        "capability": list(capability),
-        "cuda": cuda,
-        "capture": first_capture(probe),
-        "cases": 0,
+        "torch": "",
+        "flashinfer": "",
+        "file": "",
+        "import_error": "",
+        "missing": "",
+        "runs": [],
     }
-    if document["capture"]["error"] is None and not capture_only:
-        document["cases"] = run_all(probe)
-    document["problems"] = probe.problems
-    document["ok"] = document["capture"]["error"] is None and not probe.problems
+    try:
+        probe = load(argument, document)
+    except BaseException as problem:
+        if isinstance(problem, ModuleNotFoundError):
+            document["missing"] = problem.name or ""
+        document["import_error"] = f"{type(problem).__name__}: {problem}"
+        return document
+    if probe is None:
+        document["import_error"] = "no GPU in the target"
+    elif probe.host.real:
+        document["runs"] = [run(probe, argument, first=True)]
+    else:
+        for position, architecture in enumerate(argument["architectures"]):
+            if position:
+                probe.host.simulate(architecture, argument["cuda"])
+                forget_answers()
+            document["runs"].append(run(probe, argument, first=position == 0))
     return document
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--capability", default="10.0", help="compute capability, as 10.0")
-    parser.add_argument("--cuda", default="13.0", help="CUDA version that torch is built for")
-    parser.add_argument("--capture-only", action="store_true", help="one plain call, no more")
-    arguments = parser.parse_args()
-    major, minor = (int(part) for part in arguments.capability.split("."))
-    warnings.simplefilter("ignore")
-    document = run((major, minor), arguments.cuda, arguments.capture_only)
-    print(BEGIN)
-    print(json.dumps(document, indent=1, default=asdict))
-    print(END)
-    return 0 if document["ok"] else 1
+def load(argument: Mapping[str, Any], document: dict[str, Any]) -> Probe | None:
+    """Import torch and the library for the first architecture; None where a GPU is missing."""
+    if argument["scenario"] not in SCENARIOS:
+        raise LookupError(f"there is no scenario {argument['scenario']!r}")
+    host = Host(real=argument["use_gpu"])
+    host.hide_devices()
+    host.torch = importlib.import_module("torch")
+    document["torch"] = str(host.torch.__version__)
+    if not host.real:
+        host.simulate(argument["architectures"][0], argument["cuda"])
+    elif not host.torch.cuda.is_available():
+        return None
+    else:
+        host.capability = host.torch.cuda.get_device_capability()
+    function = importlib.import_module(PACKAGE).fp4_quantize
+    document["flashinfer"] = importlib.metadata.version("flashinfer-python")
+    document["file"] = inspect.getsourcefile(inspect.unwrap(function))
+    parameters = dict(inspect.signature(function).parameters)
+    return Probe(host, function, release_of(document["flashinfer"]), parameters)
+
+
+def release_of(version: str) -> tuple[int, ...]:
+    """Return the numbers of a release; raises ValueError."""
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    if not found:
+        raise ValueError(f"cannot read FlashInfer version {version!r}")
+    return tuple(int(part) for part in found.groups())
+
+
+def run(probe: Probe, argument: Mapping[str, Any], *, first: bool) -> dict[str, Any]:
+    """Trace on the host as it is now."""
+    host = probe.host
+    probe.problems = []
+    capture = first_capture(probe)
+    cases = 0
+    if capture["error"] is None and not argument["capture_only"]:
+        cases = run_cases(probe)
+        if first:
+            run_once(probe)
+    return {
+        "architecture": ".".join(map(str, host.capability)),
+        "cuda": str(host.torch.version.cuda),
+        "simulated": not host.real,
+        "capture": capture,
+        "cases": cases,
+        "problems": probe.problems,
+    }
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    answer = json.dumps(main(json.loads(sys.argv[1])))
+    out.write(f"\n<patchkit>{answer}</patchkit>\n")
+    out.flush()
+    os._exit(0)  # what the library left running, threads and exit handlers, is not waited for

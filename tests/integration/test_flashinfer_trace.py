@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,15 +12,23 @@ import pytest
 from packaging.version import Version
 
 from patchkit.catalog import read_patch, shipped_folder
+from patchkit.checks import ARCHITECTURES
+from patchkit.probing import Limits, run_probe
 from patchkit.splice import apply_splices
 from patchkit.transform import rewrite
-from tests.integration.trace_program import BEGIN, END
 
 OPERATOR = "flashinfer-fp4-quantize-custom-op"
 DISABLE = "flashinfer-fp4-quantize-compiler-disable"
 CUDA = "flashinfer-cuda-version"
-SAMPLE = ("0.5.3", "0.6.3", "0.6.7.post3", "0.6.8.post1", "0.6.11", "0.7.0", "0.7.4")
-PROGRAM = Path(__file__).with_name("trace_program.py")
+RELEASES = {
+    "0.5.3": ("10.0",),
+    "0.6.3": ("9.0",),
+    "0.6.7.post3": ARCHITECTURES,
+    "0.6.8.post1": ("12.1",),
+    "0.6.11": ("12.0",),
+    "0.7.0": ("10.0",),
+    "0.7.4": ("10.0",),
+}
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,94 +39,140 @@ pytestmark = [
 ]
 
 
-def patch_tree(site: Path, version: str, *names: str) -> None:
+def patch_tree(site: Path, version: str, *names: str) -> dict[str, bytes]:
+    """Patch a tree without a ledger; returns the bytes from before, by path."""
+    before = {}
     for name in names:
         patch = read_patch(shipped_folder() / name)
         edits = patch.edits_for(Version(version))
         file = site / edits[0].file
-        data = file.read_bytes()
+        before[edits[0].file] = data = file.read_bytes()
         file.write_bytes(apply_splices(data, rewrite(edits[0].file, data, patch, edits)))
+    return before
 
 
-def trace(site: Path, tmp_path: Path, *options: str) -> dict[str, Any]:
-    """Run the trace program on a site-packages folder in a process of its own."""
-    environment = {
-        **{k: v for k, v in os.environ.items() if not k.startswith(("CUDA_", "FLASHINFER_"))},
-        "PYTHONPATH": str(site),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
-        "FLASHINFER_WORKSPACE_BASE": str(tmp_path),
-    }
-    done = subprocess.run(
-        [sys.executable, PROGRAM, *options],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
+def trace(site: Path, *architectures: str, capture_only: bool = False) -> dict[str, Any]:
+    """Run the trace probe on a site-packages folder."""
+    outcome = run_probe(
+        sys.executable,
+        "trace_probe.py",
+        {
+            "prepend": [str(site)],
+            "scenario": "fp4_quantize",
+            "architectures": architectures or ("10.0",),
+            "cuda": "13.0",
+            "use_gpu": False,
+            "capture_only": capture_only,
+        },
+        limits=Limits(seconds=240),
     )
-    assert done.stdout.count(BEGIN) == 1, done.stderr[-3000:]
-    document: dict[str, Any] = json.loads(done.stdout.split(BEGIN)[1].split(END)[0])
+    assert outcome.error == "", outcome.tail
+    document = dict(outcome.document)
+    assert (document["import_error"], document["missing"]) == ("", "")
     assert Path(document["file"]).is_relative_to(site)
-    assert done.returncode == (0 if document["ok"] else 1)
     return document
 
 
-@pytest.mark.parametrize("version", SAMPLE)
+@pytest.mark.parametrize("version", RELEASES)
 def test_one_operator_with_the_real_outputs(
-    version: str, flashinfer_tree: Callable[[str], Path], tmp_path: Path
+    version: str, flashinfer_tree: Callable[[str], Path]
 ) -> None:
     site = flashinfer_tree(version)
     patch_tree(site, version, OPERATOR)
-    document = trace(site, tmp_path, "--capability", "12.0" if version == "0.6.11" else "10.0")
-    assert document["capture"]["error"] is None
-    assert document["problems"] == []
-    assert document["capture"]["graphs"] == 1
-    (operator,) = document["capture"]["operators"]
-    assert operator.startswith("patchkit_flashinfer.fp4_quantize_")
-    assert document["cases"] >= 23
-    assert document["ok"]
+    architectures = RELEASES[version]
+    document = trace(site, *architectures)
+    assert document["flashinfer"] == version
+    assert tuple(run["architecture"] for run in document["runs"]) == architectures
+    for run in document["runs"]:
+        assert run["problems"] == []
+        capture = run["capture"]
+        assert (capture["error"], capture["graphs"]) == (None, 1)
+        (operator,) = capture["operators"]
+        assert operator.startswith("patchkit_flashinfer.fp4_quantize_")
+        assert run["cases"] >= 23
+        assert (run["simulated"], run["cuda"]) == (True, "13.0")
 
 
-def stage(
-    flashinfer_tree: Callable[[str], Path], tmp_path: Path, *names: str
-) -> dict[str, Any] | None:
+def functions(error: dict[str, Any]) -> list[str]:
+    return [step.partition(" ")[0] for step in error["through"]]
+
+
+def test_the_story_in_four_stages(flashinfer_tree: Callable[[str], Path]) -> None:
     site = flashinfer_tree("0.6.3")
-    patch_tree(site, "0.6.3", *names)
-    error: dict[str, Any] | None = trace(site, tmp_path, "--capture-only")["capture"]["error"]
-    return error
 
+    def stage(*names: str) -> dict[str, Any]:
+        before = patch_tree(site, "0.6.3", *names)
+        (run,) = trace(site, capture_only=True)["runs"]
+        for path, data in before.items():
+            (site / path).write_bytes(data)
+        capture: dict[str, Any] = run["capture"]
+        return capture
 
-def test_stage_1_stock_stops_at_the_subprocess(
-    flashinfer_tree: Callable[[str], Path], tmp_path: Path
-) -> None:
-    error = stage(flashinfer_tree, tmp_path)
-    assert error is not None
-    assert error["kind"] == "Unsupported"
-    assert any(step.startswith("get_cuda_version ") for step in error["through"])
-    assert error["file"].endswith("subprocess.py")
+    # Stock: stops at the subprocess that asks for nvcc.
+    error = stage()["error"]
+    assert (error["kind"], error["file"]) == ("Unsupported", "subprocess.py")
+    assert error["first_line"] == "Attempted to call function marked as skipped"
+    assert error["through"] == [
+        "fp4_quantize (flashinfer/fp4_quantization.py)",
+        "get_fp4_quantization_module (flashinfer/fp4_quantization.py)",
+        "gen_fp4_quantization_sm100_module (flashinfer/fp4_quantization.py)",
+        "gen_fp4_quantization_module (flashinfer/fp4_quantization.py)",
+        "is_cuda_version_at_least (flashinfer/jit/cpp_ext.py)",
+        "get_cuda_version (flashinfer/jit/cpp_ext.py)",
+        "get_cuda_path (flashinfer/jit/cpp_ext.py)",
+        "run (subprocess.py)",
+        "__init__ (subprocess.py)",
+    ]
 
-
-def test_stage_2_cuda_version_moves_the_failure_on(
-    flashinfer_tree: Callable[[str], Path], tmp_path: Path
-) -> None:
-    error = stage(flashinfer_tree, tmp_path, CUDA)
-    assert error is not None
-    assert error["kind"] == "Unsupported"
-    assert "subprocess" not in error["text"]
-    assert error["file"].endswith("flashinfer/jit/core.py")
+    # With only the CUDA version patch: stops at the next barrier, a clock.
+    error = stage(CUDA)["error"]
+    assert (error["kind"], error["file"]) == ("Unsupported", "flashinfer/jit/core.py")
+    assert error["first_line"] == "Unsupported method call"
+    assert error["function"] == "register"
     assert "datetime.now()" in error["line"]
+    assert functions(error)[0] == "fp4_quantize"
+    assert "get_cuda_version" not in functions(error)
 
-
-def test_stage_3_compiler_disable_is_refused_by_fullgraph(
-    flashinfer_tree: Callable[[str], Path], tmp_path: Path
-) -> None:
-    error = stage(flashinfer_tree, tmp_path, DISABLE)
-    assert error is not None
+    # Kept away from the function: fullgraph refuses, at the call itself.
+    error = stage(DISABLE)["error"]
+    assert (error["kind"], error["through"]) == ("Unsupported", [])
     assert error["first_line"] == "Skip calling `torch.compiler.disable()`d function"
 
+    # The operator: one graph, one node, also together with the CUDA version patch.
+    capture = stage(OPERATOR)
+    assert (capture["error"], capture["graphs"], len(capture["operators"])) == (None, 1, 1)
+    assert stage(CUDA, OPERATOR) == capture
 
-def test_stage_4_operator_and_cuda_version_together_give_one_graph(
-    flashinfer_tree: Callable[[str], Path], tmp_path: Path
-) -> None:
-    assert stage(flashinfer_tree, tmp_path, CUDA, OPERATOR) is None
+
+def test_a_library_that_is_not_there_is_named(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    (site / "flashinfer").mkdir(parents=True)
+    (site / "flashinfer/__init__.py").write_text("import no_such_module.inner\n")
+    outcome = run_probe(
+        sys.executable,
+        "trace_probe.py",
+        {
+            "prepend": [str(site)],
+            "scenario": "fp4_quantize",
+            "architectures": ["9.0"],
+            "cuda": "12.8",
+            "use_gpu": False,
+            "capture_only": False,
+        },
+    )
+    assert outcome.error == ""
+    assert outcome.document["missing"] == "no_such_module"
+    assert outcome.document["import_error"] == (
+        "ModuleNotFoundError: No module named 'no_such_module'"
+    )
+    assert outcome.document["runs"] == []
+
+
+def test_no_gpu_to_use(tmp_path: Path) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    argument = {"prepend": [], "scenario": "fp4_quantize", "use_gpu": True, "capture_only": False}
+    outcome = run_probe(sys.executable, "trace_probe.py", argument)
+    assert outcome.document["import_error"] == "no GPU in the target"
