@@ -7,12 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Outcome, invoke, tree
+from tests.conftest import Outcome, invoke
 from tests.wheels import flashinfer_wheel, unpack
 
 pytestmark = pytest.mark.slow
@@ -26,9 +26,13 @@ Install = Callable[[str], Path]
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Work in an empty folder, and leave no gigabytes in pytest's own."""
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
+    yield
+    for folder in [*tmp_path.glob("fi-*"), tmp_path / "untouched"]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def patchkit(*args: str) -> Outcome:
@@ -37,6 +41,17 @@ def patchkit(*args: str) -> Outcome:
     command = [sys.executable, "-m", "patchkit", *args]
     done = subprocess.run(command, env=environ, capture_output=True, text=True)
     return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def tree(folder: Path) -> dict[str, tuple]:
+    """Path -> mode, size, time and link text; bytes are for ``diff -r``: some wheels are large."""
+    found = {}
+    for path in folder.rglob("*"):
+        info = path.lstat()
+        link = os.readlink(path) if path.is_symlink() else ""
+        times = (info.st_size, info.st_mtime_ns) if path.is_file() else ()
+        found[path.relative_to(folder).as_posix()] = (info.st_mode, *times, link)
+    return found
 
 
 def same_as_untouched(version: str, site: Path, tmp_path: Path) -> None:
@@ -81,7 +96,7 @@ def test_apply_verify_revert(flashinfer_tree: Install, tmp_path: Path, version: 
     same_as_untouched(version, site, tmp_path)
 
 
-@pytest.mark.parametrize("version", [RELEASES[0], RELEASES[2], RELEASES[-1]])
+@pytest.mark.parametrize("version", [RELEASES[0], RELEASES[2], RELEASES[4]])
 def test_the_patches_that_are_not_on_by_default(
     flashinfer_tree: Install, tmp_path: Path, version: str
 ) -> None:
