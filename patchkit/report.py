@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +14,8 @@ from patchkit import __version__
 from patchkit.catalog import Catalog
 from patchkit.environment import Target
 from patchkit.errors import PatchkitError
-from patchkit.results import FileDiff, Result, Row
+from patchkit.plaintext import one_line, plain
+from patchkit.results import NO_LONGER_NEEDED, SKIPPED, Check, FileDiff, Result, Row
 
 JSON_SCHEMA = 1
 
@@ -23,7 +24,10 @@ _BAD = ("drifted", "faulty", "upgraded underneath", "distribution gone")
 
 
 def table(result: Result) -> str:
-    """Return a line a patch (state, id, what is to know of it), then problems and warnings."""
+    """Return a line a patch (state, id, what is to know of it), then problems and warnings.
+
+    The checks of a patch are shown under it.
+    """
     width = max((len(row.state) for row in result.rows), default=0)
     names = max((len(row.id) for row in result.rows), default=0)
     lines = []
@@ -32,6 +36,7 @@ def table(result: Result) -> str:
         lines.append(f"{state}  {row.id.ljust(names)}  {_about(row)}".rstrip())
         if row.hint and not row.ok:
             lines.append(f"{' ' * width}  next: {row.hint}")
+        lines += _checks(result, row.id)
     lines += [click.style(f"problem: {text}", fg="red") for text in result.problems]
     lines += [click.style(f"warning: {text}", fg="yellow") for text in result.warnings]
     return "\n".join(lines)
@@ -51,6 +56,35 @@ def _about(row: Row) -> str:
     if row.detail:
         parts.append(row.detail)
     return ", ".join(parts)
+
+
+def _checks(result: Result, patch: str) -> Iterator[str]:
+    words = max((len(check.outcome) for check in result.checks), default=0)
+    names = max((len(check.name) for check in result.checks), default=0)
+    for check in result.checks:
+        if check.patch == patch:
+            outcome = click.style(check.outcome.ljust(words), fg=_check_colour(result, check))
+            detail = ": ".join(text for text in (check.proof, one_line(check.detail)) if text)
+            line = f"  {outcome}  {check.name.ljust(names)}  {check.seconds:6.1f} s  {detail}"
+            yield line.rstrip()
+            yield from _evidence(check)
+
+
+def _check_colour(result: Result, check: Check) -> str:
+    if not result.holds(check):
+        return "red"
+    mild = check.outcome == SKIPPED or check.proof == NO_LONGER_NEEDED
+    return "yellow" if mild else "green"
+
+
+def _evidence(check: Check) -> Iterator[str]:
+    """Give the calls to where a trace stopped, and how the output of a probe ended."""
+    if check.chain:
+        yield "      calls, from the public function to where it stops:"
+        yield from (f"        {one_line(step)}" for step in check.chain)
+    if check.tail:
+        yield "      its output ended:"
+        yield from (f"      | {line}".rstrip() for line in plain(check.tail).split("\n"))
 
 
 def changes(result: Result) -> str:
@@ -104,6 +138,11 @@ def row_dict(row: Row) -> dict[str, Any]:
     return {**asdict(row), "files": list(row.files)}
 
 
+def check_dict(check: Check) -> dict[str, Any]:
+    """Return a check as a JSON object."""
+    return {**asdict(check), "chain": list(check.chain)}
+
+
 def document(
     command: str,
     target: Target | None,
@@ -122,6 +161,8 @@ def document(
         "ok": ok,
         "target": _target(target),
         "patches": list(patches),
+        "checks": [check_dict(check) for check in result.checks] if result else [],
+        "strict": result.strict if result else False,
         "problems": list(result.problems) if result else [],
         "warnings": list(result.warnings) if result else [],
         "changed": list(result.changed) if result else [],

@@ -42,6 +42,16 @@ codemod = "replace_block"
 params = { inside = "enc", old = "return 0", new = "return -1" }
 """
 
+# Texts that reports must show without being taken in by them.
+HOSTILE = [
+    "</script><script>alert(1)</script><img src=x onerror=alert(1)>",
+    "<![CDATA[ ]]> --> <!-- &amp; &#0; \" ' {title} %s",
+    "a\n::error title=x::y\r\n::set-output name=a::b%0A::stop-commands::z",
+    "nul \x00 bell \x07 escape \x1b[31mred\x1b[0m \x1b]0;title\x07 del \x7f next line \x85",
+    "right to left \u202e isolate \u2066 line \u2028 mark \ufeff none \ufffe \uffff",
+    "lone surrogate \udc80 \ud800",
+]
+
 
 @dataclass
 class Outcome:

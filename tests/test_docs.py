@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from patchkit import applying, plan, results, touring, verifying
-from tests.conftest import A, Bench, invoke
+from patchkit import applying, checks, plan, results, touring, verifying
+from tests.conftest import PATCH, A, Bench, invoke
 from tests.wheels import flashinfer_wheel, unpack
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -152,13 +152,14 @@ COMMANDS = {
     "status": ("Rows of patches",),
     "diff": ("Keys of diff",),
     "apply": ("Rows of patches", "Keys of apply"),
-    "verify": ("Rows of patches",),
+    "verify": ("Rows of patches", "Keys of verify"),
     "revert": ("Rows of patches",),
 }
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_json_has_exactly_the_documented_keys(demo: Bench, command: str):
+    demo.patch("p", PATCH.replace("versions", 'checks = ["import"]\nversions', 1))
     names = [] if command in ("list", "status") else ["p"]
     runs = [demo.run(command, *names, "--json")]
     assert demo.run("apply", "p").code == 0
@@ -176,6 +177,15 @@ def test_json_has_exactly_the_documented_keys(demo: Bench, command: str):
 def test_wrong_usage_prints_no_json(demo: Bench):
     outcome = demo.run("revert", "--json")
     assert (outcome.code, outcome.out) == (2, "")
+
+
+def test_words_of_checks_are_the_documented_ones():
+    (rows,) = [t for t in tables(page("json.md")) if code(t[0][0]) == ["checks[].patch"]]
+    words = {code(row[0])[0]: code(row[2]) for row in rows}
+    assert tuple(words["checks[].name"]) == checks.NAMES[1:]
+    assert words["checks[].outcome"] == [results.PASSED, results.FAILED, results.SKIPPED]
+    proofs = [results.PROVEN, results.NO_LONGER_NEEDED, results.BROKEN]
+    assert words["checks[].proof"] == ["--prove", *proofs]
 
 
 def test_states_are_the_documented_ones():
