@@ -10,7 +10,7 @@ from patchkit.results import NO_LONGER_NEEDED, SKIPPED, Check, Result, Row
 _ERROR, _WARNING, _NOTICE = "error", "warning", "notice"
 
 
-def github(result: Result) -> str:
+def annotate(result: Result) -> str:
     """Return a line each for what is wrong, worth a warning, or skipped; what passed has none."""
     return "\n".join(_commands(result))
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from patchkit.annotations import github
+from patchkit.github import annotate
 from patchkit.results import BROKEN, FAILED, NO_LONGER_NEEDED, PASSED, SKIPPED, Check, Result, Row
 from tests.conftest import HOSTILE
 
@@ -30,14 +30,14 @@ def decode(text: str, more: str) -> str:
 
 
 def test_what_passed_has_none():
-    assert github(Result((ROW,), checks=(TRACE,))) == ""
+    assert annotate(Result((ROW,), checks=(TRACE,))) == ""
 
 
 def test_problems_rows_checks_and_warnings():
     row = replace(ROW, state="drifted", detail="other bytes", ok=False, hint="patchkit diff p")
     check = replace(TRACE, outcome=FAILED, detail="stops", chain=("f (a.py)", "g (b.py)"), tail="t")
     result = Result((row,), ("mind",), ("left over",), checks=(check,))
-    assert commands(github(result)) == [
+    assert commands(annotate(result)) == [
         ("error", "patchkit", "left over"),
         ("error", "p: drifted", "other bytes\nnext: patchkit diff p"),
         ("error", "p: trace failed", "stops\ncalls:\n  f (a.py)\n  g (b.py)\nt"),
@@ -57,16 +57,16 @@ def test_problems_rows_checks_and_warnings():
 )
 def test_levels(check: Check, strict: bool, level: str):
     result = Result((ROW,), checks=(check,), strict=strict)
-    ((found, title, _),) = commands(github(result))
+    ((found, title, _),) = commands(annotate(result))
     assert found == level
     assert title == f"p: trace {check.proof or check.outcome}"
     assert result.ok == (level != "error")
 
 
 def test_escapes():
-    (line,) = github(Result((), problems=("50%, a: b\nc",))).split("\n")
+    (line,) = annotate(Result((), problems=("50%, a: b\nc",))).split("\n")
     assert line == "::error title=patchkit::50%25, a: b%0Ac"
-    (line,) = github(Result((Row("a:b,c%", "odd", ok=False),))).split("\n")
+    (line,) = annotate(Result((Row("a:b,c%", "odd", ok=False),))).split("\n")
     assert line == "::error title=a%3Ab%2Cc%25%3A odd::odd"
 
 
@@ -76,4 +76,4 @@ def test_no_text_makes_a_command_of_its_own(text: str):
     result = Result(
         (Row(text, text, text, ok=False, hint=text),), (text,), (text,), checks=(check,)
     )
-    assert [level for level, _, _ in commands(github(result))] == ["error"] * 3 + ["warning"]
+    assert [level for level, _, _ in commands(annotate(result))] == ["error"] * 3 + ["warning"]
