@@ -77,7 +77,7 @@ class _Page:
         yield f'<header class="{kind}">'
         yield f'<p class="kicker">patchkit verify{" --strict" * self.result.strict}</p>'
         yield f'<h1><span class="mark" aria-hidden="true">{_MARKS[kind]}</span> {_e(verdict)}</h1>'
-        yield f'<p class="sum">{_e(self.summary())}</p>'
+        yield f'<p class="sum">{_e(self.summary() or "no patches")}</p>'
         yield "</header>"
         yield from self.wrong()
         yield from self.overview()
@@ -86,11 +86,11 @@ class _Page:
     def summary(self) -> str:
         rows, checks = self.result.rows, self.result.checks
         right = sum(row.ok for row in rows)
-        parts = [f"{right} of {_count(len(rows), 'patch', 'patches')} as recorded"]
+        parts = [f"{right} of {_count(len(rows), 'patch', 'patches')} as recorded"] if rows else []
         for outcome in (PASSED, FAILED, SKIPPED):
             if number := sum(check.outcome == outcome for check in checks):
                 parts.append(f"{_count(number, 'check')} {outcome}")
-        if not checks:
+        if rows and not checks:
             parts.append("no checks beyond the bytes")
         seconds = sum(check.seconds for check in checks)
         return " · ".join([*parts, *([f"{seconds:.1f} s"] if seconds else [])])
@@ -154,7 +154,7 @@ class _Page:
         facts = [
             ("target", [self.target.described]),
             ("interpreter", [self.target.python or "none"]),
-            ("distributions", sorted(found) or ["none that a patch is for"]),
+            ("distributions", sorted(found) or ["none recorded"]),
             ("searched", [str(folder) for folder in self.target.path] or ["nothing"]),
             ("patchkit", [__version__]),
             ("time", [when]),
@@ -183,7 +183,7 @@ class _Page:
         anchor = self.anchor(check.patch, check)
         yield f'<article class="check" id="{anchor}" aria-labelledby="{anchor}-name">'
         yield f'<h3><span id="{anchor}-name">{_e(one_line(check.name))}</span> '
-        yield _badge(check.outcome, _MILD if check.outcome == SKIPPED else self.kind(check))
+        yield _badge(check.outcome, _GOOD if check.outcome == PASSED else self.kind(check))
         if check.proof:
             yield " " + self.badge(check)
         yield f' <span class="time">{check.seconds:.1f} s</span></h3>'
