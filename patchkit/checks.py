@@ -23,6 +23,7 @@ from patchkit.results import (
     PASSED,
     PROVEN,
     SKIPPED,
+    UNPROVEN,
     Check,
     Notify,
 )
@@ -51,8 +52,9 @@ class Subject:
     """A patch to check: its files' bytes alone on the pristine ones, and what it promises.
 
     ``patched`` and ``pristine`` map paths relative to site-packages to bytes (None: no such
-    file). ``applied`` is False for a patch that is asked for but not in place; ``alone`` is False
-    when other patches changed the same distribution.
+    file). ``applied`` is False for a patch that is asked for but not applied; ``alone`` is False
+    when other patches changed the same distribution, ``in_place`` is False when the installed
+    files are the pristine ones: the patched bytes are tried in an overlay then.
     """
 
     patch: str
@@ -63,6 +65,12 @@ class Subject:
     pristine: Mapping[str, bytes | None]
     applied: bool = True
     alone: bool = True
+    in_place: bool = True
+
+    @property
+    def modules(self) -> list[str]:
+        """The Python files of the patch."""
+        return sorted(p for p, data in self.patched.items() if p.endswith(".py") and data)
 
 
 def run_checks(
@@ -77,7 +85,7 @@ def run_checks(
         if IMPORT in subject.checks and IMPORT in options.names and subject.applied:
             found.append(runner.imports(subject))
         if subject.trace and TRACE in options.names:
-            found.append(runner.proof(subject) if options.prove else runner.trace(subject))
+            found.append(runner.proof(subject) if options.prove else runner.patched(subject))
     return found
 
 
@@ -88,7 +96,7 @@ class _Runner:
     target: Target
     options: Options
     notify: Notify
-    traces: dict[tuple[str, str], ProbeOutcome] = field(default_factory=dict)
+    traces: dict[tuple[str, ...], ProbeOutcome] = field(default_factory=dict)
 
     def probe(self, program: str, flags: Sequence[str] = (), **argument: Any) -> ProbeOutcome:
         if self.target.python is None:
@@ -107,45 +115,43 @@ class _Runner:
 
     def imports(self, subject: Subject) -> Check:
         self.notify(f"importing what {subject.patch} changed ...")
-        modules = [
-            {"name": _module(path), "path": str(subject.distribution.site_packages / path)}
-            for path, data in sorted(subject.patched.items())
-            if path.endswith(".py") and data is not None
-        ]
+        if subject.in_place:
+            return self._imports(subject, None)
+        with overlay(subject.distribution, subject.patched) as folder:
+            return self._imports(subject, folder)
+
+    def _imports(self, subject: Subject, folder: Path | None) -> Check:
         check = Check(subject.patch, IMPORT, PASSED)
         for flags in ((), *_IMPORT_FLAGS):
-            outcome = self.probe(
-                "import_probe.py", flags, prepend=self.prepend(), modules=modules, load=not flags
-            )
+            outcome = self._import(subject, folder, flags)
             check = replace(check, seconds=check.seconds + outcome.seconds)
             if problem := _import_problem(outcome, flags):
-                return self._import_failed(subject, check, problem, outcome, modules)
-        names = ", ".join(m["name"] for m in modules)
+                return self._import_failed(subject, check, problem, outcome)
+        names = ", ".join(_module(path) for path in subject.modules)
         return replace(check, detail=f"{names}; runs the patched code, also with -O and -OO")
 
+    def _import(self, subject: Subject, folder: Path | None, flags: Sequence[str]) -> ProbeOutcome:
+        root = folder or subject.distribution.site_packages
+        modules = [{"name": _module(p), "path": str(root / p)} for p in subject.modules]
+        prepend = self.prepend(folder)
+        return self.probe(
+            "import_probe.py", flags, prepend=prepend, modules=modules, load=not flags
+        )
+
     def _import_failed(
-        self,
-        subject: Subject,
-        check: Check,
-        problem: str,
-        outcome: ProbeOutcome,
-        modules: Sequence[Mapping[str, str]],
+        self, subject: Subject, check: Check, problem: str, outcome: ProbeOutcome
     ) -> Check:
         """Tell a fault of the patch from a library that does not import here unpatched either."""
-        if missing := _missing(outcome, subject.distribution):
-            return replace(check, outcome=SKIPPED, detail=f"{missing} is not installed here")
         with overlay(subject.distribution, subject.pristine) as folder:
-            moved = [
-                {**m, "path": str(folder / Path(m["path"]).relative_to(_site(subject)))}
-                for m in modules
-            ]
-            stock = self.probe(
-                "import_probe.py", prepend=self.prepend(folder), modules=moved, load=True
+            stock = self._import(subject, folder, ())
+            same = _import_problem(stock, ()).replace(str(folder), "") == problem.replace(
+                str(subject.distribution.site_packages), ""
             )
-        if not outcome.error and _import_problem(stock, ()) == problem:
-            return replace(
-                check, outcome=SKIPPED, detail=f"does not import here, unpatched either: {problem}"
-            )
+        if same and not outcome.error:
+            missing = _missing(outcome, subject.distribution)
+            detail = f"does not import here, unpatched either: {problem}"
+            detail = f"{missing} is not installed here" if missing else detail
+            return replace(check, outcome=SKIPPED, detail=detail)
         return replace(check, outcome=FAILED, detail=problem, tail=outcome.tail)
 
     # trace
@@ -153,40 +159,52 @@ class _Runner:
     def trace(self, subject: Subject) -> Check:
         """Trace the installed source of an applied patch, or of one that is not in place."""
         assert subject.trace
-        outcome = self._traced(subject.trace, "installed", None)
-        return _trace_check(subject, subject.trace, outcome)
+        return self._judged(subject, self._traced(subject.trace, "installed", None))
 
     def proof(self, subject: Subject) -> Check:
         """Trace without and with the patch, and say whether it is needed and does its work."""
         assert subject.trace
         if not subject.applied:
             return self.trace(subject)
-        with overlay(subject.distribution, subject.pristine) as folder:
-            stock = self._traced(subject.trace, f"{subject.distribution.key} pristine", folder)
-        check = self._trace_patched(subject)
+        stock = self._trace_pristine(subject)
+        check = self.patched(subject)
         if check.outcome == SKIPPED:
             return check
         if check.outcome == FAILED:
             return replace(check, proof=BROKEN)
-        capture = _capture(stock)
-        if capture is None:
+        if _capture(stock) is None:
             detail = f"the unpatched source could not be traced: {stock.error or _no_import(stock)}"
             return replace(check, outcome=SKIPPED, detail=detail, tail=stock.tail)
-        if not _stops_as_expected(subject.trace, capture):
-            return _not_needed(check, subject.trace, capture)
-        barrier = _barrier(capture)
-        return replace(check, proof=PROVEN, detail=f"{check.detail}; unpatched: {barrier}")
+        return _without_patch(check, subject.trace, stock)
 
-    def _trace_patched(self, subject: Subject) -> Check:
+    def _trace_pristine(self, subject: Subject) -> ProbeOutcome:
         assert subject.trace
-        if subject.alone:
+        plain = replace(subject.trace, gives="")  # one and the same for all patches
+        with overlay(subject.distribution, subject.pristine) as folder:
+            return self._traced(plain, f"{subject.distribution.key} pristine", folder)
+
+    def patched(self, subject: Subject) -> Check:
+        """Trace the source with the patch, in an overlay where it is not alone or not in place."""
+        assert subject.trace
+        if subject.alone and subject.in_place:
             return self.trace(subject)
         with overlay(subject.distribution, subject.patched) as folder:
             outcome = self._traced(subject.trace, f"{subject.patch} alone", folder)
-        return _trace_check(subject, subject.trace, outcome)
+        return self._judged(subject, outcome)
+
+    def _judged(self, subject: Subject, outcome: ProbeOutcome) -> Check:
+        """Tell a fault of the patch from a library that does not import here unpatched either."""
+        assert subject.trace
+        check = _trace_check(subject, subject.trace, outcome)
+        if check.outcome == SKIPPED and subject.applied:
+            stock = self._trace_pristine(subject)
+            if not stock.error and not _no_import(stock):
+                detail = f"only the unpatched source imports: {_no_import(outcome)}"
+                return replace(check, outcome=FAILED, detail=detail)
+        return check
 
     def _traced(self, trace: Trace, source: str, folder: Path | None) -> ProbeOutcome:
-        key = (trace.scenario, source)
+        key = (trace.scenario, trace.gives, source)
         if key not in self.traces:
             self.notify(f"tracing {trace.scenario}, {source} source ...")
             self.traces[key] = self.probe(
@@ -196,13 +214,9 @@ class _Runner:
                 architectures=list(self.options.architectures),
                 cuda=self.options.cuda,
                 use_gpu=self.options.use_gpu,
-                capture_only=source.endswith("pristine"),
+                capture_only=trace.gives == MOVES_ON,
             )
         return self.traces[key]
-
-
-def _site(subject: Subject) -> Path:
-    return subject.distribution.site_packages
 
 
 def _module(path: str) -> str:
@@ -259,13 +273,22 @@ def _barrier(capture: Mapping[str, Any]) -> str:
     return f"{error['kind']}: {error['first_line']} (in {error['function']}, {error['file']})"
 
 
-def _not_needed(check: Check, trace: Trace, capture: Mapping[str, Any]) -> Check:
-    if capture.get("error") is None:
-        detail = "the unpatched source passes too"
-    else:
+def _without_patch(check: Check, trace: Trace, stock: ProbeOutcome) -> Check:
+    """Compare what passes with the patch to what the unpatched source does."""
+    run = stock.document["runs"][0]
+    capture = run["capture"]
+    if _stops_as_expected(trace, capture):
+        return replace(
+            check, proof=PROVEN, detail=f"{check.detail}; unpatched: {_barrier(capture)}"
+        )
+    if capture.get("error"):
         detail = f"the unpatched source stops elsewhere: {_barrier(capture)}"
         detail += f"; expected {trace.kind} through {trace.through}"
-    return replace(check, proof=NO_LONGER_NEEDED, detail=detail)
+        return replace(check, proof=UNPROVEN, detail=detail)
+    if trace.gives != MOVES_ON and run["problems"]:
+        detail = f"{check.detail}; unpatched it compiles, wrongly: {run['problems'][0]}"
+        return replace(check, proof=PROVEN, detail=detail)
+    return replace(check, proof=NO_LONGER_NEEDED, detail="the unpatched source passes too")
 
 
 def _trace_check(subject: Subject, trace: Trace, outcome: ProbeOutcome) -> Check:

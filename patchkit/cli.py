@@ -130,6 +130,76 @@ def _architectures(
     return given or ARCHITECTURES
 
 
+def _check_options(function: F) -> F:
+    """Add the options that say which checks to run and how."""
+    options = [
+        click.option(
+            "--check",
+            "picked",
+            multiple=True,
+            type=click.Choice(NAMES),
+            help="Run this check only (may be repeated); bytes always are.",
+        ),
+        click.option(
+            "--skip",
+            multiple=True,
+            type=click.Choice(NAMES[1:]),
+            help="Leave this check out; may be repeated.",
+        ),
+        click.option(
+            "--strict", is_flag=True, help="Skipped checks and patches not needed fail too."
+        ),
+        click.option(
+            "--prove", is_flag=True, help="Check the unpatched source too: is the patch needed?"
+        ),
+        click.option(
+            "--arch",
+            multiple=True,
+            metavar="CAPABILITY",
+            callback=_architectures,
+            help=f"Compute capability to simulate; repeatable.  [{', '.join(ARCHITECTURES)}]",
+        ),
+        click.option(
+            "--on-gpu", is_flag=True, help="Trace on the GPU of the target, do not simulate one."
+        ),
+        click.option(
+            "--timeout", default=300.0, show_default=True, help="Seconds one probe may take."
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _options(
+    picked: tuple[str, ...],
+    skip: tuple[str, ...],
+    strict: bool,
+    prove: bool,
+    arch: tuple[str, ...],
+    on_gpu: bool,
+    timeout: float,
+) -> Options:
+    return Options(
+        names=tuple(name for name in picked or NAMES if name not in skip),
+        prove=prove,
+        strict=strict,
+        architectures=arch,
+        use_gpu=on_gpu,
+        limits=Limits(seconds=timeout),
+    )
+
+
+def _write(file: str, text: str) -> None:
+    """Write a file the user named; raises PatchkitError when that cannot be."""
+    try:
+        Path(file).write_text(text, "utf-8")
+    except OSError as error:
+        raise PatchkitError(
+            f"cannot write {file}: {error.strerror}", hint="Name another file."
+        ) from error
+
+
 def _command(name: str, examples: str) -> Callable[[F], click.Command]:
     """Register a command whose function takes a Session first, and whose errors are shown."""
 
@@ -233,62 +303,69 @@ def apply(session: Session, patch: tuple[str, ...], dry_run: bool) -> None:
     "patchkit verify --prove --strict --arch 10.0",
 )
 @click.argument("patch", nargs=-1)
-@click.option(
-    "--check",
-    "picked",
-    multiple=True,
-    type=click.Choice(NAMES),
-    help="Run this check only (may be repeated); bytes always are.",
-)
-@click.option(
-    "--skip", multiple=True, type=click.Choice(NAMES[1:]), help="Leave this check out; repeatable."
-)
-@click.option("--strict", is_flag=True, help="Skipped checks and needless patches fail too.")
-@click.option("--prove", is_flag=True, help="Check the unpatched source too: is the patch needed?")
-@click.option(
-    "--arch",
-    multiple=True,
-    metavar="CAPABILITY",
-    callback=_architectures,
-    help="Compute capability to simulate, as 10.0; repeatable.  [9.0, 10.0, 12.0, 12.1]",
-)
-@click.option("--on-gpu", is_flag=True, help="Trace on the GPU of the target, do not simulate.")
-@click.option("--timeout", default=300.0, show_default=True, help="Seconds one probe may take.")
-def verify(
-    session: Session,
-    patch: tuple[str, ...],
-    picked: tuple[str, ...],
-    skip: tuple[str, ...],
-    strict: bool,
-    prove: bool,
-    arch: tuple[str, ...],
-    on_gpu: bool,
-    timeout: float,
-) -> None:
+@_check_options
+def verify(session: Session, patch: tuple[str, ...], **options: Any) -> None:
     """Check what is applied: its bytes, then whether it imports and compiles. Write nothing.
 
     A check that cannot run here is skipped with its reason.
     """
     from patchkit import verifying
 
-    options = Options(
-        names=tuple(name for name in picked or NAMES if name not in skip),
-        prove=prove,
-        strict=strict,
-        architectures=arch,
-        use_gpu=on_gpu,
-        limits=Limits(seconds=timeout),
-    )
     result = verifying.verify(
         session.target(),
         patch,
         session.project(),
         session.catalog,
-        options,
+        _options(**options),
         known=session.knows,
         notify=say_on_terminal,
     )
     session.show(result, report.table)
+
+
+@_command(
+    "check",
+    "patchkit check flashinfer-python==0.6.12\n"
+    "patchkit check ./flashinfer_python-0.7.4-py3-none-any.whl --python /srv/venv\n"
+    "patchkit check --all-releases --output support.md",
+)
+@click.argument("release", nargs=-1)
+@click.option("--patch", "ids", metavar="ID", multiple=True, help="Check this patch; repeatable.")
+@click.option("--all-releases", is_flag=True, help="Every release that pip finds in range.")
+@click.option("--output", metavar="FILE", help="Write a Markdown table.")
+@click.option("--jobs", default=1, show_default=True, help="Releases looked at at a time.")
+@_check_options
+def check(
+    session: Session,
+    release: tuple[str, ...],
+    ids: tuple[str, ...],
+    all_releases: bool,
+    output: str | None,
+    jobs: int,
+    **options: Any,
+) -> None:
+    """Say whether patches would fit and work on a release, before it is installed.
+
+    RELEASE is NAME==VERSION, fetched with pip, or a wheel, an sdist or a folder. It is unpacked
+    into a temporary folder; no environment is touched. Traces run in the target's interpreter.
+    """
+    from patchkit import rehearsal
+
+    if bool(release) == all_releases:
+        raise click.UsageError("name releases to check, or give --all-releases")
+    catalog, project = session.catalog(), session.project()
+    patches = rehearsal.choose(catalog, ids, project, everything=all_releases)
+    given = rehearsal.in_range(patches) if all_releases else release
+    found = rehearsal.rehearse(
+        given, patches, session.target(), _options(**options), jobs=jobs, notify=say_on_terminal
+    )
+    if output is not None:
+        _write(output, rehearsal.support_page(found, patches))
+    session.show(
+        rehearsal.verdict(found, must_fit=not all_releases),
+        lambda _: rehearsal.table(found),
+        releases=[rehearsal.release_dict(r) for r in found],
+    )
 
 
 @_command("revert", "patchkit revert --all\npatchkit revert flashinfer-cuda-version")

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import base64
 import csv
+import hashlib
 import io
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -306,3 +308,20 @@ def linked_folder(site_packages: Path, path: str) -> Path | None:
         if folder.is_symlink():
             return folder
     return None
+
+
+def tree_digest(folder: Path) -> tuple[str, int]:
+    """Return a sha256 over path, kind, mode, link text and bytes of all files, and their count."""
+    digest, count = hashlib.sha256(), 0
+    for path in sorted(folder.rglob("*")):
+        info = path.lstat()
+        kind = stat.S_IFMT(info.st_mode)
+        digest.update(
+            f"{path.relative_to(folder)}\0{kind}\0{stat.S_IMODE(info.st_mode)}\0".encode()
+        )
+        if path.is_symlink():
+            digest.update(os.readlink(path).encode())
+        elif path.is_file():
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+        count += path.is_file()
+    return digest.hexdigest(), count

@@ -38,6 +38,7 @@ SKIPPED = "skipped"
 PROVEN = "proven"
 NO_LONGER_NEEDED = "no longer needed"
 BROKEN = "broken"
+UNPROVEN = "unproven"
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Check:
 
     ``chain`` are the calls from the public function to where a trace stopped, outermost first.
     ``tail`` is the end of what a probe that failed had printed. ``proof`` is the word that
-    ``--prove`` gives: proven, no longer needed, or broken.
+    ``--prove`` gives: proven, no longer needed (the unpatched source passes too), unproven (it
+    fails, but not where the patch says), or broken (the patched source fails).
     """
 
     patch: str
@@ -64,7 +66,7 @@ class Result:
     """What an operation found or did: one row a patch, problems of the whole, and warnings.
 
     ``changed`` are the full paths of files written or removed, or, in a dry run, to be. With
-    ``strict``, skipped checks and patches that are no longer needed are failures too.
+    ``strict``, skipped checks and patches that are not proven are failures too.
     """
 
     rows: tuple[Row, ...]
@@ -87,7 +89,7 @@ class Result:
         """Say whether a check is as it should be."""
         if check.outcome == FAILED or check.proof == BROKEN:
             return False
-        return not self.strict or (check.outcome == PASSED and check.proof != NO_LONGER_NEEDED)
+        return not self.strict or (check.outcome == PASSED and check.proof in ("", PROVEN))
 
 
 @dataclass(frozen=True)

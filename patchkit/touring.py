@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import shutil
-import stat
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from patchkit import inspection, report
 from patchkit.applying import apply
 from patchkit.catalog import Catalog, Project, load_catalog
 from patchkit.checks import BYTES, Options
-from patchkit.environment import Target, find_target
+from patchkit.environment import Target, find_target, tree_digest
 from patchkit.errors import PatchkitError
+from patchkit.releases import install
 from patchkit.results import Result
 from patchkit.reverting import revert
 from patchkit.store import say_on_terminal
@@ -50,7 +46,7 @@ def tour(release: str, *, keep: bool, say: Say) -> Tour:
     try:
         site = folder / "site-packages"
         say(f"1. fetch flashinfer-python {release} with pip, into {site}")
-        fetch(f"flashinfer-python=={release}", site)
+        install(f"flashinfer-python=={release}", site)
         return _walk(release, site, say)
     finally:
         if keep:
@@ -105,48 +101,3 @@ def _require(result: Result, say: Say) -> None:
     say(report.changes(result))
     if not result.ok:
         raise PatchkitError("this step of the tour failed", hint=_REPORT)
-
-
-def fetch(requirement: str, folder: Path) -> None:
-    """Install one wheel, without what it needs, into a folder, with pip or uv as set up here.
-
-    Raises PatchkitError with the end of the installer's output when it fails.
-    """
-    command = [*_installer(), "--no-deps", "--target", str(folder), requirement]
-    environ = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, env=environ)
-    except OSError as error:
-        raise PatchkitError(f"cannot run {command[0]}: {error.strerror}", hint=_FETCH) from error
-    if done.returncode:
-        tail = "\n".join((done.stderr or done.stdout).strip().splitlines()[-5:])
-        raise PatchkitError(f"fetching {requirement} failed:\n{tail}", hint=_FETCH)
-
-
-_FETCH = "Check that pip reaches a package index: pip download --no-deps flashinfer-python"
-
-
-def _installer() -> list[str]:
-    if find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip", "install", "--quiet"]
-    for name, words in (("uv", ["pip", "install", "--quiet"]), ("pip3", ["install", "--quiet"])):
-        if path := shutil.which(name):
-            return [path, *words]
-    raise PatchkitError("neither pip nor uv is here to fetch a wheel", hint="Install one of them.")
-
-
-def tree_digest(folder: Path) -> tuple[str, int]:
-    """Return a sha256 over path, kind, mode, link text and bytes of all files, and their count."""
-    digest, count = hashlib.sha256(), 0
-    for path in sorted(folder.rglob("*")):
-        info = path.lstat()
-        kind = stat.S_IFMT(info.st_mode)
-        digest.update(
-            f"{path.relative_to(folder)}\0{kind}\0{stat.S_IMODE(info.st_mode)}\0".encode()
-        )
-        if path.is_symlink():
-            digest.update(os.readlink(path).encode())
-        elif path.is_file():
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-        count += path.is_file()
-    return digest.hexdigest(), count

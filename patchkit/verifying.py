@@ -51,7 +51,7 @@ def verify(
             for entry in ledger.entries:
                 if not ids or entry.id in ids:
                     row = rows[entry.id] = _verify_entry(store, ledger, entry)
-                    subjects += [_subject(store, ledger, entry)] if row.ok else []
+                    subjects += [subject_of(store, ledger, entry)] if row.ok else []
     check_known(target, [i for i in ids if i not in rows], known)
     asked = list(ids or project.patches or ())
     if not rows and not asked:
@@ -105,7 +105,8 @@ def _faults(store: Store, ledger: Ledger, entry: LedgerEntry) -> Iterator[str]:
 # What to check
 
 
-def _subject(store: Store, ledger: Ledger, entry: LedgerEntry) -> Subject:
+def subject_of(store: Store, ledger: Ledger, entry: LedgerEntry) -> Subject:
+    """Return what to check of an applied patch; raises LedgerError when its originals are gone."""
     distribution = installed_in(store, entry.distribution)
     assert distribution is not None  # its row is ok
     files = ledger.files_of(entry)

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from patchkit import rehearsal
+from patchkit.results import Check, Result, Row
+from tests.conftest import PATCH, A, Bench, Outcome, invoke, tree
+from tests.wheels import make_wheel
+
+FILES = {"demo_pkg/__init__.py": b"", "demo_pkg/a.py": A}
+
+
+@pytest.fixture
+def shelf(bench: Bench) -> Bench:
+    """A bench with patch p and nothing installed."""
+    bench.patch("p")
+    return bench
+
+
+def check(bench: Bench, *args: str) -> Outcome:
+    return invoke("check", "--patches", str(bench.patches), *args)
+
+
+def names(outcome: Outcome) -> list[tuple[str, str]]:
+    return [(c["name"], c["outcome"]) for c in outcome.json["releases"][0]["checks"]]
+
+
+DONE = [("apply", "passed"), ("bytes", "passed"), ("revert", "passed")]
+
+
+def test_a_wheel_that_fits(shelf: Bench) -> None:
+    wheel = make_wheel(shelf.folder / "dist", "demo-pkg", "1.3", FILES)
+    before = tree(shelf.folder)
+    outcome = check(shelf, str(wheel), "--patch", "p", "--json")
+    assert outcome.code == 0
+    (release,) = outcome.json["releases"]
+    assert (release["version"], release["error"]) == ("1.3", "")
+    assert [(r["id"], r["state"]) for r in release["patches"]] == [("p", "fits")]
+    assert names(outcome) == DONE
+    assert tree(shelf.folder) == before
+
+
+def test_a_folder_is_copied_not_changed(shelf: Bench) -> None:
+    shelf.install(FILES)
+    before = shelf.state()
+    outcome = check(shelf, str(shelf.site), "--patch", "p", "--json")
+    assert outcome.code == 0
+    assert names(outcome) == DONE
+    assert shelf.state() == before
+
+
+def test_an_sdist_is_laid_out_as_if_installed(shelf: Bench) -> None:
+    root = shelf.folder / "demo_pkg-1.5"
+    (root / "demo_pkg").mkdir(parents=True)
+    for path, data in FILES.items():
+        (root / path).write_bytes(data)
+    (root / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: demo-pkg\nVersion: 1.5\n")
+    sdist = shelf.folder / "demo_pkg-1.5.tar.gz"
+    with tarfile.open(sdist, "w:gz") as archive:
+        archive.add(root, root.name)
+    outcome = check(shelf, str(sdist), "--patch", "p", "--json")
+    assert outcome.code == 0
+    assert outcome.json["releases"][0]["version"] == "1.5"
+    assert names(outcome) == DONE
+
+
+def test_a_release_out_of_range_is_exit_1_and_says_why(shelf: Bench) -> None:
+    wheel = make_wheel(shelf.folder / "dist", "demo-pkg", "2.1", FILES)
+    outcome = check(shelf, str(wheel), "--patch", "p")
+    assert outcome.code == 1
+    assert "does not fit" in outcome.out
+    assert "is for demo-pkg >=1.0,<2, installed is 2.1" in outcome.out
+
+
+def test_code_that_moved_on_is_exit_1_and_names_the_function(shelf: Bench) -> None:
+    moved = A.replace(b"return 0", b"return None", 1)
+    wheel = make_wheel(shelf.folder / "dist", "demo-pkg", "1.9", {**FILES, "demo_pkg/a.py": moved})
+    outcome = check(shelf, str(wheel), "--patch", "p", "--json")
+    assert outcome.code == 1
+    (row,) = outcome.json["releases"][0]["patches"]
+    assert row["state"] == "bad"
+    assert "matched 0 places" in row["detail"]
+    assert names(outcome) == [("apply", "failed")]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("no such thing", "neither a file, a folder, nor a requirement"),
+        ("demo-pkg>=1.0", "does not name one release"),
+        ("demo-pkg", "does not name one release"),
+    ],
+)
+def test_what_is_no_release(shelf: Bench, given: str, words: str) -> None:
+    outcome = check(shelf, given, "--patch", "p", "--json")
+    assert outcome.code == 1
+    assert words in outcome.json["releases"][0]["error"]
+
+
+def test_a_damaged_wheel_and_a_wheel_of_something_else(shelf: Bench) -> None:
+    damaged = shelf.folder / "damaged-1.0-py3-none-any.whl"
+    damaged.write_bytes(b"not a zip")
+    other = make_wheel(shelf.folder / "dist", "other", "1.0", {"other.py": b"x = 1\n"})
+    outcome = check(shelf, str(damaged), str(other), "--patch", "p", "--json")
+    assert outcome.code == 1
+    first, second = (r["error"] for r in outcome.json["releases"])
+    assert "cannot be unpacked" in first
+    assert "holds no distribution that a patch is for" in second
+
+
+def test_releases_and_all_releases_exclude_each_other(shelf: Bench) -> None:
+    assert check(shelf).code == 2
+    assert check(shelf, "x", "--all-releases").code == 2
+
+
+def test_output_that_cannot_be_written(shelf: Bench) -> None:
+    wheel = make_wheel(shelf.folder / "dist", "demo-pkg", "1.3", FILES)
+    outcome = check(shelf, str(wheel), "--patch", "p", "--output", "/no/such/folder/x.md")
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: cannot write /no/such/folder/x.md")
+
+
+def test_several_releases_at_a_time_keep_their_order(shelf: Bench) -> None:
+    wheels = [
+        str(make_wheel(shelf.folder / "dist", "demo-pkg", version, FILES))
+        for version in ("1.2", "1.1", "2.0", "1.10")
+    ]
+    table = Path("support.md")
+    outcome = check(shelf, *wheels, "--patch", "p", "--jobs", "3", "--output", str(table), "--json")
+    assert [r["version"] for r in outcome.json["releases"]] == ["1.2", "1.1", "2.0", "1.10"]
+    rows = [line for line in table.read_text().splitlines() if line.startswith("| 1")]
+    assert rows == ["| 1.2 | yes |", "| 1.1 | yes |", "| 1.10 | yes |"]
+    assert "| 2.0 | - |" in table.read_text()
+
+
+def test_the_table_gives_a_reason_for_every_cell_that_is_not_yes(shelf: Bench) -> None:
+    patches = [p for p in [shelf_patch(shelf)]]
+    trace = Check("p", "trace", "skipped", "torch is not\ninstalled here")
+    proven = Check("p", "trace", "passed", "one graph", proof="proven")
+    gone = Check(
+        "p", "trace", "passed", "the unpatched source passes too", proof="no longer needed"
+    )
+    releases = [release("1.0", trace), release("1.1", proven), release("1.2", gone)]
+    releases.append(rehearsal.Release("demo-pkg==1.3", "", Result(()), "no wheel"))
+    page = rehearsal.support_page(releases, patches)
+    assert "| 1.0 | trace skipped (1) |" in page
+    assert "| 1.1 | proven |" in page
+    assert "| 1.2 | trace no longer needed (2) |" in page
+    assert "| 1.3 | not looked at (3) |" in page
+    assert "1. torch is not installed here\n2. the unpatched source passes too\n3. no wheel" in page
+
+
+def release(version: str, *checks: Check) -> rehearsal.Release:
+    row = Row("p", "fits", distribution="demo-pkg", installed=version)
+    return rehearsal.Release(f"demo-pkg=={version}", version, Result((row,), checks=checks))
+
+
+def shelf_patch(bench: Bench):
+    from patchkit.catalog import read_patch
+
+    return read_patch(bench.patch("p", PATCH))
