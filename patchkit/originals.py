@@ -38,7 +38,9 @@ def _check_owners(distribution: Distribution, paths: Sequence[str]) -> None:
 
 
 def _original(store: Store, ledger: Ledger, distribution: Distribution, path: str) -> Original:
-    if link := linked_folder(store.root, path):
+    folder, _, _ = path.rpartition("/")
+    bytecode = f"{folder}/__pycache__/" if folder else "__pycache__/"
+    if link := linked_folder(store.root, path) or linked_folder(store.root, bytecode):
         raise TargetError(
             f"{link} is a symbolic link; patchkit does not write through linked folders",
             hint="Install the distribution itself into this environment "

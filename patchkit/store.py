@@ -243,6 +243,11 @@ class Store:
 
     def _lock(self, flags: int, kind: int) -> int | None:
         path = self.folder / "lock"
+        if self.folder.is_symlink():
+            raise StoreError(
+                f"{self.folder} is a symbolic link; patchkit keeps its state in the folder itself",
+                hint="Remove the link.",
+            )
         while True:
             try:
                 if flags & os.O_CREAT:

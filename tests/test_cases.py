@@ -174,6 +174,20 @@ def test_case_06_a_linked_folder_is_refused(demo: Bench) -> None:
 Y = '{ old = "x + 10", new = "x + 99" }'
 
 
+@pytest.mark.parametrize("name", ["demo_pkg/__pycache__", ".patchkit"])
+def test_case_06_a_linked_folder_of_bytecode_or_state_is_refused(demo: Bench, name: str) -> None:
+    elsewhere = demo.folder / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "a.cpython-311.pyc").write_bytes(b"mine")
+    (demo.site / name).symlink_to(elsewhere)
+    before = demo.state()
+    outcome = demo.run("apply", "p")
+    assert outcome.code == 1
+    assert f"{name} is a symbolic link" in outcome.err
+    assert demo.state() == before
+    assert [p.name for p in elsewhere.iterdir()] == ["a.cpython-311.pyc"]
+
+
 def test_case_07_bytecode_of_the_same_second_and_size_is_not_run(bench: Bench) -> None:
     one_file(bench, b"def y(x):\n    return x + 10  # " + b" " * 60 + b"\n", "replace_block", Y)
     source, show = bench.site / "demo_pkg/m.py", "import demo_pkg.m; print(demo_pkg.m.y(0))"
