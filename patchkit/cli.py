@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,12 +19,13 @@ from patchkit.checks import ARCHITECTURES, NAMES, Options
 from patchkit.environment import Target, find_target
 from patchkit.errors import PatchkitError
 from patchkit.probing import Limits
-from patchkit.results import Result
+from patchkit.results import FileDiff, Result
 from patchkit.store import say_on_terminal
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OWN_COMMANDS = re.compile(r"\bpatchkit (apply|diff|list|revert|status|verify)\b")
+_WITH_DIFFS = ("applied", "drifted", "faulty")
 _EXIT = "Exit codes: 0 the environment is in the state asked for, 1 it is not, 2 wrong usage."
 
 
@@ -37,6 +39,8 @@ class Session:
     patches: tuple[str, ...]
     as_json: bool
     found: Target | None = None
+    reports: dict[Path, Callable[[Result], str]] = field(default_factory=dict)
+    annotates: bool = False
 
     def target(self) -> Target:
         """Return the target; raises TargetError."""
@@ -62,6 +66,7 @@ class Session:
     def show(self, result: Result, render: Callable[[Result], str], **extra: Any) -> None:
         """Print a result, its hints aimed at this target, and leave with its exit code."""
         result = self._aimed(result)
+        result = replace(result, problems=(*result.problems, *self._write_reports(result)))
         if self.as_json:
             extra.setdefault("patches", [report.row_dict(row) for row in result.rows])
             document = report.document(
@@ -70,7 +75,39 @@ class Session:
             click.echo(document)
         elif text := render(result):
             click.echo(text)
+        self._annotate(result)
         sys.exit(0 if result.ok else 1)
+
+    def _write_reports(self, result: Result) -> Iterator[str]:
+        """Write the files the user named, and say which could not be written."""
+        for file, text_of in self.reports.items():
+            try:
+                _write(str(file), text_of(result))
+            except PatchkitError as error:
+                yield error.message
+
+    def _annotate(self, result: Result) -> None:
+        from patchkit.github import annotate
+
+        if self.annotates and (text := annotate(result)):
+            click.echo(text)
+
+    def page(self, result: Result) -> str:
+        """Return the web page of a result, with what the recorded patches changed."""
+        from patchkit.webpage import page
+
+        ids = [row.id for row in result.rows if row.state in _WITH_DIFFS]
+        diffs: list[FileDiff] = []
+        try:
+            if ids:
+                diffs = inspection.diff(
+                    self.target(), self.catalog, ids, self.project(), say_on_terminal
+                )
+        except PatchkitError as error:
+            warning = f"the changes cannot be shown: {error.message}"
+            result = replace(result, warnings=(*result.warnings, warning))
+        target = self.found or Target((), "not found")
+        return page(result, target, diffs, f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %z}")
 
     def _aimed(self, result: Result) -> Result:
         rows = tuple(replace(row, hint=self.aim(row.hint)) for row in result.rows)
@@ -93,12 +130,15 @@ class Session:
     def refuse(self, error: PatchkitError) -> None:
         """Print an error and what to type next, and leave with exit code 1."""
         error.hint = self.aim(error.hint)
+        failed = Result((), problems=(error.message,))
+        error.message = "; ".join([error.message, *self._write_reports(failed)])
         if self.as_json:
             click.echo(report.document(self.command, self.found, ok=False, error=error))
         else:
             click.echo(click.style("error: ", fg="red") + error.message, err=True)
             if error.hint:
                 click.echo(f"hint: {error.hint}", err=True)
+        self._annotate(failed)
         sys.exit(1)
 
 
@@ -188,6 +228,40 @@ def _options(
         use_gpu=on_gpu,
         limits=Limits(seconds=timeout),
     )
+
+
+def _report_options(function: F) -> F:
+    """Add the options that ask for reports."""
+    file = click.Path(dir_okay=False, path_type=Path)
+    options = [
+        click.option("--junit", metavar="FILE", type=file, help="Write JUnit XML for CI systems."),
+        click.option("--html", metavar="FILE", type=file, help="Write a web page."),
+        click.option("--github", is_flag=True, help="Print GitHub annotations too."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _ask_for_reports(session: Session, junit: Path | None, html: Path | None, github: bool) -> None:
+    """Let a session write reports; refuses at once what could not be written at the end."""
+    from patchkit import junit as junit_xml
+
+    if github and session.as_json:
+        raise click.UsageError("give --json or --github, not both")
+    if junit is not None and junit == html:
+        raise click.UsageError("--junit and --html name the same file")
+    for file in filter(None, (junit, html)):
+        if not file.parent.is_dir():
+            raise PatchkitError(
+                f"cannot write {file}: no folder {file.parent}",
+                hint=f"mkdir -p {shlex.quote(str(file.parent))}",
+            )
+    session.annotates = github
+    if junit is not None:
+        session.reports[junit] = lambda result: junit_xml.junit(result, session.command)
+    if html is not None:
+        session.reports[html] = session.page
 
 
 def _write(file: str, text: str) -> None:
@@ -300,17 +374,27 @@ def apply(session: Session, patch: tuple[str, ...], dry_run: bool) -> None:
 @_command(
     "verify",
     "patchkit verify\npatchkit verify --check bytes --json\n"
-    "patchkit verify --prove --strict --arch 10.0",
+    "patchkit verify --prove --strict --arch 10.0\n"
+    "patchkit verify --junit junit.xml --html verify.html --github",
 )
 @click.argument("patch", nargs=-1)
 @_check_options
-def verify(session: Session, patch: tuple[str, ...], **options: Any) -> None:
-    """Check what is applied: its bytes, then whether it imports and compiles. Write nothing.
+@_report_options
+def verify(
+    session: Session,
+    patch: tuple[str, ...],
+    junit: Path | None,
+    html: Path | None,
+    github: bool,
+    **options: Any,
+) -> None:
+    """Check what is applied: its bytes, then whether it imports and compiles; change nothing.
 
     A check that cannot run here is skipped with its reason.
     """
     from patchkit import verifying
 
+    _ask_for_reports(session, junit, html, github)
     result = verifying.verify(
         session.target(),
         patch,

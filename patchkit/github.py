@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from patchkit.plaintext import one_line, plain
-from patchkit.results import NO_LONGER_NEEDED, SKIPPED, Check, Result, Row
+from patchkit.results import PROVEN, SKIPPED, Check, Result, Row
 
 _ERROR, _WARNING, _NOTICE = "error", "warning", "notice"
 
@@ -32,7 +32,7 @@ def _commands(result: Result) -> Iterator[str]:
 def _level(result: Result, check: Check) -> str:
     if not result.holds(check):
         return _ERROR
-    if check.proof == NO_LONGER_NEEDED:
+    if check.proof not in ("", PROVEN):
         return _WARNING
     return _NOTICE if check.outcome == SKIPPED else ""
 

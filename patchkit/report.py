@@ -15,7 +15,7 @@ from patchkit.catalog import Catalog
 from patchkit.environment import Target
 from patchkit.errors import PatchkitError
 from patchkit.plaintext import one_line, plain
-from patchkit.results import NO_LONGER_NEEDED, SKIPPED, Check, FileDiff, Result, Row
+from patchkit.results import PROVEN, SKIPPED, Check, FileDiff, Result, Row
 
 JSON_SCHEMA = 1
 
@@ -73,7 +73,7 @@ def _checks(result: Result, patch: str) -> Iterator[str]:
 def _check_colour(result: Result, check: Check) -> str:
     if not result.holds(check):
         return "red"
-    mild = check.outcome == SKIPPED or check.proof == NO_LONGER_NEEDED
+    mild = check.outcome == SKIPPED or check.proof not in ("", PROVEN)
     return "yellow" if mild else "green"
 
 

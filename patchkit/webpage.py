@@ -19,6 +19,7 @@ from patchkit.results import (
     PASSED,
     PROVEN,
     SKIPPED,
+    UNPROVEN,
     Check,
     FileDiff,
     Result,
@@ -31,6 +32,7 @@ _DRIFTED = "drifted"
 _PROOFS = {
     PROVEN: "the unpatched source fails as the patch says, the patched source passes",
     NO_LONGER_NEEDED: "the unpatched source passes too",
+    UNPROVEN: "the unpatched source fails, but not where the patch says",
     BROKEN: "the patched source fails",
 }
 
@@ -146,7 +148,7 @@ class _Page:
     def kind(self, check: Check) -> str:
         if not self.result.holds(check):
             return _BAD
-        mild = check.outcome == SKIPPED or check.proof == NO_LONGER_NEEDED
+        mild = check.outcome == SKIPPED or check.proof not in ("", PROVEN)
         return _MILD if mild else _GOOD
 
     def environment(self, when: str) -> Iterator[str]:

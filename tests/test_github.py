@@ -6,7 +6,17 @@ from dataclasses import replace
 import pytest
 
 from patchkit.github import annotate
-from patchkit.results import BROKEN, FAILED, NO_LONGER_NEEDED, PASSED, SKIPPED, Check, Result, Row
+from patchkit.results import (
+    BROKEN,
+    FAILED,
+    NO_LONGER_NEEDED,
+    PASSED,
+    SKIPPED,
+    UNPROVEN,
+    Check,
+    Result,
+    Row,
+)
 from tests.conftest import HOSTILE
 
 ROW = Row("p", "applied", "", "demo-pkg", "1.0", 1, 1)
@@ -51,6 +61,8 @@ def test_problems_rows_checks_and_warnings():
         (replace(TRACE, outcome=SKIPPED), False, "notice"),
         (replace(TRACE, outcome=SKIPPED), True, "error"),
         (replace(TRACE, proof=NO_LONGER_NEEDED), False, "warning"),
+        (replace(TRACE, proof=UNPROVEN), False, "warning"),
+        (replace(TRACE, proof=UNPROVEN), True, "error"),
         (replace(TRACE, proof=NO_LONGER_NEEDED), True, "error"),
         (replace(TRACE, outcome=FAILED, proof=BROKEN), False, "error"),
     ],

@@ -25,6 +25,7 @@ from patchkit.results import (
     PASSED,
     PROVEN,
     SKIPPED,
+    UNPROVEN,
     Check,
     FileDiff,
     Result,
@@ -171,9 +172,10 @@ def test_the_verdict_is_the_first_heading(result: Result, verdict: str):
 
 def test_proof_words_on_the_page_are_explained():
     assert "Words" not in read(Result((ROW,), checks=(TRACE,))).text
-    found = read(Result((ROW,), checks=(replace(TRACE, proof=PROVEN),)))
-    assert PROVEN in found.within("dt")
-    assert BROKEN not in found.within("dt")
+    for proof in (PROVEN, NO_LONGER_NEEDED, UNPROVEN, BROKEN):
+        words = read(Result((ROW,), checks=(replace(TRACE, proof=proof),))).within("dt")
+        assert words[-1] == proof
+        assert len(words) == 6 + 1
 
 
 # Structure
