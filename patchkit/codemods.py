@@ -7,6 +7,7 @@ in file types that have comments. No codemod makes the patched library import pa
 from __future__ import annotations
 
 import ast
+import codecs
 import hashlib
 import io
 import re
@@ -620,7 +621,8 @@ def _statement_start(source: SourceFile, offset: int) -> int:
 
 
 def _line_starts(data: bytes) -> list[int]:
-    return [0, *(found.end() for found in _LINE_END.finditer(data))]
+    first = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
+    return [first, *(found.end() for found in _LINE_END.finditer(data))]
 
 
 def _logical_line(source: SourceFile, offset: int) -> int:

@@ -545,3 +545,9 @@ def test_another_fake_is_another_operator(halves: ModuleType, tmp_path: Path) ->
     _, second = capture(importlib.import_module("halves2").halve, torch.ones(2, 8))
     sys.modules.pop("halves2")
     assert first != second
+
+
+def test_block_in_the_first_line_behind_a_byte_order_mark() -> None:
+    before = b"\xef\xbb\xbfx = 1\ny = 2\n"
+    after = edit("replace_block", before, {"old": "x = 1", "new": "x = 3"})
+    assert after == b"\xef\xbb\xbf# " + NOTE.encode() + b"\nx = 3\ny = 2\n"

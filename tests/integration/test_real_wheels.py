@@ -80,7 +80,7 @@ def test_apply_verify_revert(flashinfer_tree: Install, tmp_path: Path, version: 
 
     assert run("status", *options, "--json").states[DEFAULT] == "applied"
     assert run("status", *options).code == 0
-    assert run("verify", *options).code == 0
+    assert run("verify", "--check", "bytes", *options).code == 0
     after = tree(site)
     own = {path for path in after if path.split("/")[0] == ".patchkit"}
     files = {path.relative_to(site).as_posix() for path in changed}
@@ -107,7 +107,7 @@ def test_the_patches_that_are_not_on_by_default(
     assert outcome.states == dict.fromkeys(OTHERS, "applied")
     for path in outcome.json["changed"]:
         ast.parse(Path(path).read_bytes())
-    assert invoke("verify", *options).code == 0
+    assert invoke("verify", "--check", "bytes", *options).code == 0
     refused = invoke("apply", *options)
     assert refused.code == 1
     assert "conflict: " in refused.err
@@ -124,7 +124,7 @@ def test_a_byte_more_is_drift(flashinfer_tree: Install) -> None:
     (path,) = invoke("apply", *options, "--json").json["changed"]
     drifted = Path(path).read_bytes() + b"\n"
     Path(path).write_bytes(drifted)
-    verify = invoke("verify", *options)
+    verify = invoke("verify", "--check", "bytes", *options)
     assert verify.code == 1
     assert DEFAULT in verify.out
     assert Path(path).relative_to(site).as_posix() in verify.out
@@ -147,8 +147,8 @@ def test_upgrade_from_one_release_to_another(flashinfer_tree: Install, tmp_path:
         shutil.rmtree(site / name)
     unpack(flashinfer_wheel("0.7.0"), site)
     assert invoke("status", *options, "--json").states[DEFAULT] == "upgraded underneath"
-    assert invoke("verify", *options).code == 1
+    assert invoke("verify", "--check", "bytes", *options).code == 1
     assert invoke("apply", *options).code == 0
-    assert invoke("verify", *options).code == 0
+    assert invoke("verify", "--check", "bytes", *options).code == 0
     assert invoke("revert", *options, "--all").code == 0
     same_as_untouched("0.7.0", site, tmp_path)
