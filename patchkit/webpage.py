@@ -421,8 +421,8 @@ pre > code { display: block; width: max-content; min-width: 100%; padding: 0 0.7
 .diff pre span, .diff pre ins, .diff pre del {
   display: block; padding: 0 0.75rem; text-decoration: none;
 }
-.diff .add { color: var(--good); background: var(--good-bg); }
-.diff .del { color: var(--bad); background: var(--bad-bg); }
+.diff .add { color: var(--text); background: var(--good-bg); }
+.diff .del { color: var(--text); background: var(--bad-bg); }
 .diff .hunk { color: var(--hunk); }
 .diff .file { color: var(--muted); }
 .chain { list-style: none; margin-top: 0.5rem; }

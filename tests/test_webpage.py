@@ -287,7 +287,14 @@ def test_contrast(dark: bool):
     colours = palette(dark)
     pairs = [(ink, paper) for ink in ("text", "muted", "link") for paper in ("bg", "card", "box")]
     pairs += [(kind, f"{kind}-bg") for kind in ("good", "bad", "mild")]
-    pairs += [("hunk", "box"), ("good", "bg"), ("bad", "bg"), ("bad", "card"), ("text", "good-bg")]
+    pairs += [
+        ("hunk", "box"),
+        ("good", "bg"),
+        ("bad", "bg"),
+        ("bad", "card"),
+        ("text", "good-bg"),
+        ("text", "bad-bg"),
+    ]
     for ink, paper in pairs:
         low, high = sorted(luminance(colours[c]) for c in (ink, paper))
         assert (high + 0.05) / (low + 0.05) >= 4.5, (ink, paper, dark)
