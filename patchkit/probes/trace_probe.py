@@ -53,10 +53,13 @@ class Host:
     torch: Any = None
     capability: tuple[int, int] = (0, 0)
 
-    def hide_devices(self) -> None:
-        """Keep real devices out of a simulation."""
+    def settle(self) -> None:
+        """Keep real devices out of a simulation, and settings that switch torch.compile off."""
         if not self.real:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        for name in list(os.environ):
+            if name.startswith(("TORCHDYNAMO_", "TORCH_COMPILE_", "TORCH_LOGS")):
+                del os.environ[name]
 
     def simulate(self, architecture: str, cuda: str) -> None:
         """Become a host with one GPU of this compute capability, forgetting any earlier one."""
@@ -361,6 +364,8 @@ def first_capture(probe: Probe) -> dict[str, Any]:
         x, scale = probe.input((130, 256), "bfloat16", False), probe.scale()
         try:
             probe.compiled()(x, scale)
+            if not probe.graphs:
+                raise RuntimeError("torch.compile captured no graph")
         except Exception as error:
             return {"error": describe(error), "graphs": 0, "operators": []}
     return {"error": None, "graphs": len(probe.graphs), "operators": probe.operators()}
@@ -691,7 +696,7 @@ def load(argument: Mapping[str, Any], document: dict[str, Any]) -> Probe | None:
     if argument["scenario"] not in SCENARIOS:
         raise LookupError(f"there is no scenario {argument['scenario']!r}")
     host = Host(real=argument["use_gpu"])
-    host.hide_devices()
+    host.settle()
     host.torch = importlib.import_module("torch")
     document["torch"] = str(host.torch.__version__)
     if not host.real:

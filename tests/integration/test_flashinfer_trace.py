@@ -97,7 +97,10 @@ def functions(error: dict[str, Any]) -> list[str]:
     return [step.partition(" ")[0] for step in error["through"]]
 
 
-def test_the_story_in_four_stages(flashinfer_tree: Callable[[str], Path]) -> None:
+def test_the_story_in_four_stages(
+    flashinfer_tree: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")  # must not make everything look well
     site = flashinfer_tree("0.6.3")
 
     def stage(*names: str) -> dict[str, Any]:
