@@ -118,6 +118,7 @@ class Session:
         if self.site_packages is not None:
             options = f" --site-packages {shlex.quote(self.site_packages)}"
             pip = f"pip install --upgrade --no-deps --target {shlex.quote(self.site_packages)}"
+            options += f" --python {shlex.quote(self.python)}" if self.python else ""
         elif self.python is not None:
             options = f" --python {shlex.quote(self.python)}"
             python = self.found.python if self.found and self.found.python else self.python

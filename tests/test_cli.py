@@ -19,7 +19,7 @@ from tests.wheels import make_wheel, unpack
 
 ROOT = Path(__file__).resolve().parents[1]
 INFO = "demo_pkg-1.0.dist-info"
-VERBS = ("list", "status", "diff", "apply", "verify", "revert", "demo")
+VERBS = ("list", "status", "diff", "apply", "verify", "check", "revert", "demo")
 
 
 # --- refusals: a way to get there, the command, and what the sentence must say
