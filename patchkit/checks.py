@@ -101,9 +101,12 @@ class _Runner:
     def probe(self, program: str, flags: Sequence[str] = (), **argument: Any) -> ProbeOutcome:
         if self.target.python is None:
             return ProbeOutcome(error="there is no interpreter to run it in")
-        return run_probe(
+        outcome = run_probe(
             self.target.python, program, argument, flags=flags, limits=self.options.limits
         )
+        if outcome.error or _understood(outcome.document, argument):
+            return outcome
+        return replace(outcome, document={}, error="its answer cannot be understood")
 
     def prepend(self, first: Path | None = None) -> list[str]:
         """Return what goes first on the probe's path: an overlay, and a folder that is a target."""
@@ -219,6 +222,38 @@ class _Runner:
         return self.traces[key]
 
 
+def _understood(document: Mapping[str, Any], argument: Mapping[str, Any]) -> bool:
+    """Say whether an answer has the shape a probe gives it: what it imports can damage it."""
+    try:
+        if "modules" in argument:
+            asked = [m["name"] for m in argument["modules"]]
+            modules = document["modules"]
+            return [m["name"] for m in modules] == asked and _texts(modules, "error", "missing")
+        runs = document["runs"]
+        expected = 1 if argument["use_gpu"] else len(argument["architectures"])
+        answered = bool(document["import_error"]) or len(runs) == expected
+        return answered and _texts([document], "import_error", "missing") and _runs_understood(runs)
+    except (KeyError, TypeError):
+        return False
+
+
+def _runs_understood(runs: Sequence[Mapping[str, Any]]) -> bool:
+    captures = [run["capture"] for run in runs]
+    errors = [c["error"] for c in captures if c["error"] is not None]
+    lists = [run["problems"] for run in runs] + [c["operators"] for c in captures]
+    lists += [error["through"] for error in errors]
+    return (
+        all(type(found) is list for found in lists)
+        and all(type(run["cases"]) is int for run in runs)
+        and _texts(runs, "architecture")
+        and _texts(errors, "kind", "first_line", "file", "function")
+    )
+
+
+def _texts(tables: Sequence[Mapping[str, Any]], *keys: str) -> bool:
+    return all(type(table[key]) is str for table in tables for key in keys)
+
+
 def _module(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
@@ -329,7 +364,7 @@ def _one_operator(check: Check, runs: Sequence[Mapping[str, Any]]) -> Check:
             return replace(check, detail=detail)
     names = ", ".join(run["architecture"] for run in runs)
     cases = sum(run["cases"] for run in runs)
-    operator = runs[0]["capture"]["operators"][0]
+    operator = ", ".join(runs[0]["capture"]["operators"])
     detail = f"one graph, one operator {operator}; {cases} cases on {names}"
     return replace(check, outcome=PASSED, detail=detail)
 
