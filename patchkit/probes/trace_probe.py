@@ -41,6 +41,25 @@ SCENARIOS = ("fp4_quantize",)
 # --- a host with a GPU, simulated or real ---------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Properties:
+    """What ``torch.cuda.get_device_properties`` tells, as far as libraries ask."""
+
+    name: str
+    major: int
+    minor: int
+    multi_processor_count: int = 132
+    total_memory: int = 80 << 30
+    warp_size: int = 32
+    max_threads_per_multi_processor: int = 2048
+    regs_per_multiprocessor: int = 65536
+    shared_memory_per_block: int = 48 << 10
+    shared_memory_per_block_optin: int = 227 << 10
+    shared_memory_per_multiprocessor: int = 228 << 10
+    L2_cache_size: int = 50 << 20
+    is_integrated: int = 0
+
+
 @dataclass
 class Host:
     """The GPU that torch and FlashInfer are to see. Made before either is imported.
@@ -72,7 +91,9 @@ class Host:
         answers.device_count = lambda: 1
         answers.current_device = lambda: 0
         answers.get_device_capability = lambda _device=None: self.capability
-        answers.get_device_name = lambda _device=None: f"simulated SM{major}{minor}"
+        properties = Properties(f"simulated SM{major}{minor}", major, minor)
+        answers.get_device_name = lambda _device=None: properties.name
+        answers.get_device_properties = lambda _device=None: properties
 
     @property
     def device(self) -> str:
@@ -700,6 +721,8 @@ def load(argument: Mapping[str, Any], document: dict[str, Any]) -> Probe | None:
     host.torch = importlib.import_module("torch")
     document["torch"] = str(host.torch.__version__)
     if not host.real:
+        # Dynamo looks torch's functions up once, by name: before others take their places.
+        host.torch.compile(lambda x: host.torch.abs(x), backend="eager")(host.torch.ones(1))
         host.simulate(argument["architectures"][0], argument["cuda"])
     elif not host.torch.cuda.is_available():
         return None

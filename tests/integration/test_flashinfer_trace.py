@@ -147,6 +147,17 @@ def test_the_story_in_four_stages(
     assert stage(CUDA, OPERATOR) == capture
 
 
+def test_stock_with_questions_about_the_device(flashinfer_tree: Callable[[str], Path]) -> None:
+    """0.7.4 asks for the properties of the device, and refuses those below SM100."""
+    site = flashinfer_tree("0.7.4")
+    old, new = trace(site, "9.0", "10.0", capture_only=True)["runs"]
+    refused, stopped = old["capture"]["error"], new["capture"]["error"]
+    assert functions(refused)[-1] == "_check_block_scale_quantization_support"
+    assert functions(stopped)[-1] == "__init__"
+    assert {"fp4_quantize", "get_cuda_version"} <= set(functions(stopped))
+    assert (refused["kind"], stopped["kind"]) == ("Unsupported", "Unsupported")
+
+
 def test_a_library_that_is_not_there_is_named(tmp_path: Path) -> None:
     site = tmp_path / "site"
     (site / "flashinfer").mkdir(parents=True)
