@@ -586,13 +586,13 @@ def run_wrong(probe: Probe, shape: tuple[int, int], options: dict[str, Any]) -> 
 def names_error(text: str, kind: str, words: str) -> bool:
     """Say whether Dynamo's text is about an error of this kind with these words.
 
-    Dynamo has words of its own for arguments that do not bind and, up to torch 2.8, for errors
+    Dynamo has words of its own for arguments that do not bind and, in older releases, for errors
     that are raised in what it traces; there the kind, or the name of the function, must do.
     """
-    if "unexpected keyword" in words:
-        return "fp4_quantize" in text and ("to bind arg" in text or "unexpected keyword" in text)
     if "Observed exception" in text and kind in text:
         return True
+    if "unexpected keyword" in words:
+        return "fp4_quantize" in text and ("to bind arg" in text or "unexpected keyword" in text)
     return kind in text and (words in text or repr(words) in text)
 
 
