@@ -16,6 +16,8 @@ from patchkit.plan import (
     NOT_APPLIED,
     UPGRADED,
     Original,
+    check_conflicts,
+    check_places,
     check_together,
     content,
     edits_by_file,
@@ -28,6 +30,7 @@ from patchkit.sites import (
     SitePlan,
     back_to_pristine,
     commit_all,
+    entries_besides,
     forget_file,
     installed_in,
     parent_folders,
@@ -35,7 +38,7 @@ from patchkit.sites import (
     result_of,
     state_of,
 )
-from patchkit.store import Change, Snapshot, Store, digest_of
+from patchkit.store import Change, Snapshot, Store, changed_meanwhile, digest_of
 
 REPLACED = "replaced"
 
@@ -64,14 +67,20 @@ def apply(
     def plan(store: Store) -> SitePlan:
         return plan_apply(store, groups[store.root], notify)
 
+    def check(plans: Sequence[SitePlan]) -> None:
+        here = [entry for site in plans for entry in site.ledger.entries]
+        check_together([*here, *entries_besides(target, plans)])
+
     with ExitStack() as stack:
         for store in stores:
             stack.enter_context(store.reading())
         if dry_run or all(_nothing_to_do(s, groups[s.root]) for s in stores):
             problems = [INTERRUPTED.format(root=s.root) for s in stores if s.interrupted()]
-            result = result_of([plan(s) for s in stores], left_out)
+            plans = [plan(s) for s in stores]
+            check(plans)
+            result = result_of(plans, left_out)
             return replace(result, rows=_would(result.rows), problems=tuple(problems))
-    return result_of(commit_all(stores, plan), left_out)
+    return result_of(commit_all(stores, plan, check), left_out)
 
 
 def _would(rows: Sequence[Row]) -> tuple[Row, ...]:
@@ -123,7 +132,8 @@ def plan_apply(store: Store, wanted: Sequence[Wanted], notify: Notify) -> SitePl
     originals = originals_of(store, before, touched)
     for item in wanted:
         site.rows.append(_apply_one(site, item, originals, fresh=item in fresh))
-    check_together(site.ledger.entries)
+    check_conflicts(site.ledger.entries)
+    check_places(site.ledger.entries)
     for path in sorted(touched):
         _plan_file(site, before, originals[path])
     for file in before.files:
@@ -196,6 +206,8 @@ def _plan_file(site: SitePlan, before: Ledger, original: Original) -> None:
     pristine = None if original.data is None else digest_of(original.data)
     on_disk = (pristine, current.digest if current else None)
     if entry is None or (entry.pristine, entry.patched) != on_disk:
+        if on_disk[1] != pristine:
+            raise changed_meanwhile(site.store.root / path)
         entry = _fresh_file(site, path, current)
     data = content(site.ledger, original)
     if data is None or not site.ledger.owners(path):
@@ -215,7 +227,10 @@ def _plan_file(site: SitePlan, before: Ledger, original: Original) -> None:
 def _fresh_file(site: SitePlan, path: str, current: Snapshot | None) -> FileEntry:
     """Describe a file as it is before its first patch."""
     if current is None:
-        missing = tuple(f for f in parent_folders(path) if not (site.store.root / f).is_dir())
+        added = {folder for file in site.ledger.files for folder in file.folders}
+        missing = tuple(
+            f for f in parent_folders(path) if f in added or not (site.store.root / f).is_dir()
+        )
         return FileEntry(path, None, "", 0o666 & ~_umask(), 0, folders=missing)
     bytecode = site.store.keep_bytecode(path)
     site.keep += [data for _, data in bytecode]

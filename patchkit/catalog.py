@@ -139,7 +139,7 @@ def load_project(cwd: Path) -> Project:
     for folder in [cwd, *cwd.parents]:
         for name in PROJECT_FILES:
             file = folder / name
-            if not file.is_file():
+            if not _is_file(file):
                 continue
             table = parse_toml(_read_text(file), str(file))
             if name == "patchkit.toml":
@@ -148,6 +148,16 @@ def load_project(cwd: Path) -> Project:
             if "patchkit" in tool:
                 return _read_project(file, _table(file, "tool.patchkit", tool["patchkit"]))
     return Project()
+
+
+def _is_file(file: Path) -> bool:
+    try:
+        return file.is_file()
+    except OSError as error:
+        raise ManifestError(
+            f"{file}: cannot be looked for: {error.strerror}",
+            hint="Start patchkit in a folder that you may read, such as: cd /",
+        ) from error
 
 
 def _table(file: Path, key: str, value: Any) -> dict[str, Any]:

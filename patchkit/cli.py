@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shlex
 import sys
@@ -50,11 +52,11 @@ class Session:
 
     def project(self) -> Project:
         """Return the project's choice of patches; raises ManifestError."""
-        return load_project(Path.cwd())
+        return load_project(_working_folder())
 
     def catalog(self) -> Catalog:
         """Return every patch known; raises ManifestError."""
-        return load_catalog(self.patches, self.project(), Path.cwd())
+        return load_catalog(self.patches, self.project(), _working_folder())
 
     def knows(self, patch_id: str) -> bool:
         """Say whether there is a patch of that name; a broken catalog knows none."""
@@ -72,9 +74,9 @@ class Session:
             document = report.document(
                 self.command, self.found, ok=result.ok, result=result, **extra
             )
-            click.echo(document)
+            _say(document)
         elif text := render(result):
-            click.echo(text)
+            _say(text)
         self._annotate(result)
         sys.exit(0 if result.ok else 1)
 
@@ -141,6 +143,25 @@ class Session:
                 click.echo(f"hint: {error.hint}", err=True)
         self._annotate(failed)
         sys.exit(1)
+
+
+def _say(text: str) -> None:
+    """Print a result; leave with exit code 1 when that cannot be, as on a full disk."""
+    try:
+        click.echo(text)
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # click leaves quietly when the reader has
+            raise
+        click.echo(f"error: cannot write the output: {error.strerror}", err=True)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (Python would try again at its end)
+        sys.exit(1)
+
+
+def _working_folder() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:  # it was removed: nothing is found in it
+        return Path()
 
 
 def _target_options(function: F) -> F:
@@ -346,7 +367,8 @@ def diff(session: Session, patch: tuple[str, ...]) -> None:
         }
         for d in diffs
     ]
-    text = report.unified(diffs, colour=sys.stdout.isatty()).rstrip("\n")
+    colour = sys.stdout is not None and sys.stdout.isatty()  # None: closed by who started us
+    text = report.unified(diffs, colour=colour).rstrip("\n")
     session.show(Result(()), lambda _: text, diffs=rows)
 
 

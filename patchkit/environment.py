@@ -316,11 +316,10 @@ def tree_digest(folder: Path) -> tuple[str, int]:
     for path in sorted(folder.rglob("*")):
         info = path.lstat()
         kind = stat.S_IFMT(info.st_mode)
-        digest.update(
-            f"{path.relative_to(folder)}\0{kind}\0{stat.S_IMODE(info.st_mode)}\0".encode()
-        )
+        digest.update(os.fsencode(path.relative_to(folder)))
+        digest.update(f"\0{kind}\0{stat.S_IMODE(info.st_mode)}\0".encode())
         if path.is_symlink():
-            digest.update(os.readlink(path).encode())
+            digest.update(os.fsencode(os.readlink(path)))
         elif path.is_file():
             digest.update(hashlib.sha256(path.read_bytes()).digest())
         count += path.is_file()

@@ -22,7 +22,7 @@ from patchkit.plan import (
 )
 from patchkit.results import CONFLICT, DOES_NOT_FIT, FITS, FileDiff, Notify, Result, Row
 from patchkit.selection import select, unfit
-from patchkit.sites import INTERRUPTED, state_of, stores_of
+from patchkit.sites import INTERRUPTED, as_seen, row_each, state_of, stores_of
 from patchkit.store import Store
 
 
@@ -37,7 +37,7 @@ def status(target: Target, catalog: Catalog, notify: Notify) -> Result:
 
     Raises PatchkitError when a ledger or a distribution cannot be read.
     """
-    rows: dict[str, Row] = {}
+    found: list[tuple[bool, Row]] = []
     problems: list[str] = []
     recorded: list[LedgerEntry] = []
     for store in stores_of(target, notify):
@@ -46,7 +46,9 @@ def status(target: Target, catalog: Catalog, notify: Notify) -> Result:
             problems += interruption(store)
             recorded += ledger.entries
             for entry in ledger.entries:
-                rows[entry.id] = recorded_row(store, ledger, entry, catalog.find(entry.id))
+                row = recorded_row(store, ledger, entry, catalog.find(entry.id))
+                found.append(as_seen(target, store, row))
+    rows = row_each(found)
     for patch in catalog.patches:
         if patch.id not in rows:
             rows[patch.id] = _known_row(target, patch, recorded)

@@ -235,9 +235,9 @@ def _file_from_dict(path: str, value: Mapping[str, Any]) -> FileEntry:
         path=inside(path),
         pristine=None if value["pristine"] is None else sha256_name(value["pristine"]),
         patched=sha256_name(value["patched"]),
-        mode=typed(value["mode"], int),
-        mtime_ns=typed(value["mtime_ns"], int),
-        link=_optional(value["link"], str),
+        mode=permission_bits(value["mode"]),
+        mtime_ns=time_ns(value["mtime_ns"]),
+        link=link_text(value["link"]),
         folders=tuple(inside(v) for v in typed(value["folders"], list)),
         bytecode=tuple(bytecode_from_dict(b) for b in typed(value["bytecode"], list)),
     )
@@ -253,8 +253,8 @@ def bytecode_from_dict(value: Mapping[str, Any]) -> Bytecode:
     return Bytecode(
         inside(value["path"]),
         sha256_name(value["sha256"]),
-        typed(value["mode"], int),
-        typed(value["mtime_ns"], int),
+        permission_bits(value["mode"]),
+        time_ns(value["mtime_ns"]),
     )
 
 
@@ -265,8 +265,25 @@ def typed(value: Any, kind: type) -> Any:
     return value
 
 
-def _optional(value: Any, kind: type) -> Any:
-    return None if value is None else typed(value, kind)
+def permission_bits(value: Any) -> int:
+    """Return ``value``; raises ValueError or TypeError when no file can have such a mode."""
+    if not 0 <= typed(value, int) <= 0o7777:
+        raise ValueError(f"mode {value}")
+    return int(value)
+
+
+def time_ns(value: Any) -> int:
+    """Return ``value``; raises ValueError or TypeError when it is no time a file can have."""
+    if abs(typed(value, int)) >= 2**63:
+        raise ValueError(f"time {value}")
+    return int(value)
+
+
+def link_text(value: Any) -> str | None:
+    """Return ``value``; raises ValueError or TypeError when no link can lead there."""
+    if value is not None and (not typed(value, str) or "\0" in value):
+        raise ValueError(f"link {value!r}")
+    return None if value is None else str(value)
 
 
 def inside(path: Any) -> str:

@@ -86,7 +86,20 @@ def make_entry(patch: Patch, version: Version, originals: Mapping[str, Original]
 
 
 def check_together(entries: Iterable[LedgerEntry]) -> None:
-    """Raise PatchkitError when entries conflict, miss a requirement, or edit the same bytes."""
+    """Raise PatchkitError when entries of one target conflict or miss a requirement."""
+    chosen = sorted(entries, key=lambda e: e.id)
+    check_conflicts(chosen)
+    ids = {e.id for e in chosen}
+    for entry in chosen:
+        for other in sorted(set(entry.requires) - ids):
+            raise PatchkitError(
+                f"{entry.id} requires {other}, which is not applied",
+                hint=f"Apply both: patchkit apply {other} {entry.id}",
+            )
+
+
+def check_conflicts(entries: Iterable[LedgerEntry]) -> None:
+    """Raise PatchkitError when one entry names another under ``conflicts``."""
     chosen = sorted(entries, key=lambda e: e.id)
     ids = {e.id for e in chosen}
     for entry in chosen:
@@ -95,11 +108,11 @@ def check_together(entries: Iterable[LedgerEntry]) -> None:
                 f"conflict: {entry.id} and {other} cannot both be applied",
                 hint=f"Choose one; if the other is applied: patchkit revert {other}",
             )
-        for other in sorted(set(entry.requires) - ids):
-            raise PatchkitError(
-                f"{entry.id} requires {other}, which is not applied",
-                hint=f"Apply both: patchkit apply {other} {entry.id}",
-            )
+
+
+def check_places(entries: Iterable[LedgerEntry]) -> None:
+    """Raise PatchkitError when entries of one folder edit the same bytes of a file."""
+    chosen = sorted(entries, key=lambda e: e.id)
     for path in sorted({path for e in chosen for path in e.splices}):
         owned = [(e.id, e.splices[path]) for e in chosen if path in e.splices]
         if hit := find_overlap(owned):
@@ -113,11 +126,16 @@ def check_together(entries: Iterable[LedgerEntry]) -> None:
 def content(ledger: Ledger, original: Original) -> bytes | None:
     """Return the bytes a file must have under the ledger's patches (None: no such file).
 
-    Raises PatchError when a Python file would not compile with all of them.
+    Raises PatchkitError when two of them add it, or a Python file would not compile with all.
     """
     owners = ledger.owners(original.path)
     if not owners:
         return original.data
+    if original.data is None and len(owners) > 1:
+        raise PatchkitError(
+            f"conflict: {owners[0].id} and {owners[1].id} both add {original.path}",
+            hint=f"Choose one; if the other is applied: patchkit revert {owners[0].id}",
+        )
     data = compose(original.data or b"", owners, original.path)
     if len(owners) > 1 and original.path.endswith(".py"):
         names = " and ".join(e.id for e in owners)
@@ -150,11 +168,13 @@ def entry_state(
     entry: LedgerEntry,
     digests: Mapping[str, str | None],
     installed: Version | None,
+    listed: Mapping[str, str | None] | None = None,
 ) -> EntryState:
     """Say what an entry's files are now.
 
     ``digests`` maps path to sha256 (None: no such file); ``installed`` is the version found, or
-    None when the distribution is gone.
+    None when the distribution is gone. ``listed`` are the sha256 in its RECORD: a changed file
+    that is as listed there came with another build of the same version.
     """
     if installed is None:
         return EntryState(GONE, f"{entry.distribution} is no longer installed")
@@ -162,6 +182,10 @@ def entry_state(
         return EntryState(UPGRADED, f"applied to {entry.version}, installed is {installed}")
     states = tuple((f.path, file_state(f, digests[f.path])) for f in ledger.files_of(entry))
     changed = [p for p, s in states if s is FileState.DRIFTED]
+    if rebuilt := [p for p in changed if listed and listed.get(p) == digests[p]]:
+        return EntryState(
+            UPGRADED, f"another build of {installed} brought {', '.join(rebuilt)}", states
+        )
     missing = [p for p, s in states if s is FileState.MISSING and _was_there(ledger, p)]
     if changed or missing:
         words = [f"{p} was changed" for p in changed] + [f"{p} is missing" for p in missing]

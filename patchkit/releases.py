@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import email.parser
 import hashlib
+import lzma
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +25,17 @@ from packaging.version import InvalidVersion, Version
 
 from patchkit.errors import PatchkitError
 
+# What zipfile and tarfile raise for damaged, encrypted or strange archives.
+_UNUSABLE = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,
+    RuntimeError,
+    ValueError,
+)
 _TRY = "Try it yourself: pip download --no-deps "
 
 
@@ -42,7 +55,12 @@ def unpacked(given: str, folder: Path) -> Path:
     """
     path = Path(given)
     if path.is_dir():
-        shutil.copytree(path, folder, symlinks=True, dirs_exist_ok=True)
+        try:
+            shutil.copytree(path, folder, symlinks=True, dirs_exist_ok=True)
+        except OSError as error:  # shutil.Error is one, with all that happened
+            raise PatchkitError(
+                f"{path} cannot be copied: {error}", hint="Give a folder of plain files."
+            ) from error
         return folder
     if path.is_file():
         return _unpack(path, folder)
@@ -84,7 +102,7 @@ def _unpack(file: Path, folder: Path) -> Path:
                 wheel.extractall(folder)
         else:
             _unpack_sdist(file, folder)
-    except (zipfile.BadZipFile, tarfile.TarError, OSError) as error:
+    except _UNUSABLE as error:
         raise PatchkitError(f"{file} cannot be unpacked: {error}", hint="Fetch it anew.") from error
     return folder
 
@@ -94,19 +112,26 @@ def _unpack_sdist(file: Path, folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="patchkit-sdist-") as name:
         with tarfile.open(file) as archive:
             archive.extractall(name, filter="data")
-        root = next(Path(name).iterdir())
+        root = next(Path(name).iterdir(), Path(name))
         for package in sorted(p.parent for p in root.glob("*/__init__.py")):
             if package.name not in ("tests", "docs"):
                 shutil.copytree(package, folder / package.name)
         text = (root / "PKG-INFO").read_text("utf-8", "replace")
-    headers = email.parser.HeaderParser().parsestr(text)
-    stem = f"{canonicalize_name(headers['Name']).replace('-', '_')}-{headers['Version']}"
-    info = folder / f"{stem}.dist-info"
+    info = folder / f"{_stem(text)}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(text, "utf-8")
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     rows = [f"{p.relative_to(folder).as_posix()},{_hash(p)}," for p in files]
     (info / "RECORD").write_text("\n".join([*rows, f"{info.name}/RECORD,,", ""]), "utf-8")
+
+
+def _stem(metadata: str) -> str:
+    """Return ``name-version``, fit for a file name; raises ValueError for what is neither."""
+    headers = email.parser.HeaderParser().parsestr(metadata)
+    name, version = headers["Name"] or "", Version(headers["Version"] or "")
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+        raise ValueError(f"{name!r} is no name of a distribution")
+    return f"{canonicalize_name(name).replace('-', '_')}-{version}"
 
 
 def _hash(file: Path) -> str:

@@ -15,6 +15,7 @@ from patchkit.sites import (
     back_to_pristine,
     check_known,
     commit_all,
+    entries_besides,
     forget_file,
     installed_in,
     keep_beside,
@@ -48,7 +49,13 @@ def revert(
     absent = [i for i in chosen if i not in present]
     check_known(target, absent, known)
     busy = [s for s in stores if s.interrupted() or s.abandoned() or recorded[s.root] & set(chosen)]
-    result = result_of(commit_all(busy, lambda store: plan_revert(store, chosen, force)))
+
+    def check(plans: Sequence[SitePlan]) -> None:
+        staying = [entry for site in plans for entry in site.ledger.entries]
+        _check_required([*staying, *entries_besides(target, plans)], set(chosen) & present)
+
+    plans = commit_all(busy, lambda store: plan_revert(store, chosen, force), check)
+    result = result_of(plans)
     extra = [Row(i, NOT_APPLIED, "there is nothing to revert") for i in absent]
     return replace(result, rows=tuple(sorted([*result.rows, *extra], key=lambda r: r.id)))
 
@@ -64,7 +71,6 @@ def plan_revert(store: Store, ids: Iterable[str], force: bool) -> SitePlan:
     before = site.ledger
     chosen = [e for e in before.entries if e.id in set(ids)]
     site.ledger = before.without(*(e.id for e in chosen))
-    _check_required(site.ledger.entries, chosen)
     states = {e.id: state_of(store, before, e) for e in chosen}
     for file in before.files:
         owners = [e for e in before.owners(file.path) if e in chosen]
@@ -79,10 +85,9 @@ def plan_revert(store: Store, ids: Iterable[str], force: bool) -> SitePlan:
     return site
 
 
-def _check_required(staying: Sequence[LedgerEntry], leaving: Sequence[LedgerEntry]) -> None:
-    ids = {e.id for e in leaving}
+def _check_required(staying: Sequence[LedgerEntry], leaving: set[str]) -> None:
     for entry in staying:
-        if needed := sorted(ids & set(entry.requires)):
+        if needed := sorted(leaving & set(entry.requires)):
             raise PatchkitError(
                 f"{entry.id} requires {needed[0]}, which is to be reverted",
                 hint=f"Revert both: patchkit revert {entry.id} {needed[0]}",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from patchkit.environment import STATE_FOLDER, Distribution, Target, find_distribution
-from patchkit.errors import PatchkitError
+from patchkit.errors import PatchkitError, TargetError
 from patchkit.ledger import FileEntry, Ledger, LedgerEntry
-from patchkit.plan import EntryState, entry_state
+from patchkit.plan import APPLIED, DRIFTED, NOT_APPLIED, EntryState, entry_state
 from patchkit.results import Notify, Result, Row
 from patchkit.store import Change, Snapshot, Store, digest_of
 
@@ -42,7 +43,7 @@ class SitePlan:
 
 def stores_of(target: Target, notify: Notify) -> list[Store]:
     """Return the folders of the target that hold patchkit state."""
-    return [Store(f, notify) for f in target.path if (f / STATE_FOLDER).is_dir()]
+    return [Store(f, notify) for f in target.path if os.path.isdir(f / STATE_FOLDER)]
 
 
 def installed_in(store: Store, name: str) -> Distribution | None:
@@ -54,16 +55,72 @@ def state_of(store: Store, ledger: Ledger, entry: LedgerEntry) -> tuple[EntrySta
     """Return the state of an entry, and the version installed ('' when gone)."""
     distribution = installed_in(store, entry.distribution)
     digests = {path: store.digest(path) for path in entry.splices}
-    version = distribution.version if distribution else None
-    return entry_state(ledger, entry, digests, version), str(version or "")
+    if distribution is None:
+        return entry_state(ledger, entry, digests, None), ""
+    version = distribution.version
+    found = entry_state(ledger, entry, digests, version)
+    if found.state == DRIFTED:  # only then is RECORD worth reading
+        found = entry_state(ledger, entry, digests, version, _listed(distribution))
+    return found, str(version)
 
 
-def commit_all(stores: Sequence[Store], plan: Callable[[Store], SitePlan]) -> list[SitePlan]:
-    """Plan under the locks, every folder before the first is written, then write all or none."""
+def _listed(distribution: Distribution) -> dict[str, str | None]:
+    """Return the sha256 by path in RECORD, nothing when it cannot be read."""
+    try:
+        return {path: row.sha256 for path, row in distribution.record.items()}
+    except TargetError:
+        return {}
+
+
+def hidden_by(target: Target, store: Store, name: str) -> Path | None:
+    """Return the folder whose copy of a distribution the target imports instead, or None."""
+    try:
+        found = find_distribution(target, name)
+    except TargetError:
+        return None
+    return found.site_packages if found and found.site_packages != store.root else None
+
+
+def as_seen(target: Target, store: Store, row: Row) -> tuple[bool, Row]:
+    """Return the row of a recorded patch, and whether it is of a copy that is not imported.
+
+    A patch in such a copy does nothing, however right its bytes are.
+    """
+    other = hidden_by(target, store, row.distribution)
+    if other is None:
+        return False, row
+    if row.state != APPLIED:
+        return row.state == NOT_APPLIED, row
+    detail = f"applied to the copy in {store.root} only; {other} has one that comes first"
+    hint = f"patchkit apply {row.id}"
+    return True, replace(row, state=NOT_APPLIED, detail=detail, ok=False, hint=hint)
+
+
+def row_each(found: Iterable[tuple[bool, Row]]) -> dict[str, Row]:
+    """Join what :func:`as_seen` gives for several folders: of each patch the row that counts.
+
+    What is wrong comes before what is right, and that before a copy that is not imported.
+    """
+    rows: dict[str, Row] = {}
+    for _, row in sorted(found, key=lambda f: (f[0], f[1].ok)):
+        rows.setdefault(row.id, row)
+    return rows
+
+
+def commit_all(
+    stores: Sequence[Store],
+    plan: Callable[[Store], SitePlan],
+    check: Callable[[Sequence[SitePlan]], None],
+) -> list[SitePlan]:
+    """Plan under the locks, every folder before the first is written, then write all or none.
+
+    ``check`` sees the plans of all folders and raises PatchkitError to refuse them.
+    """
     with ExitStack() as stack:
         for store in stores:
             stack.enter_context(store.writing())
         plans = [plan(store) for store in stores]
+        check(plans)
         try:
             for site in plans:
                 site.stage()
@@ -74,6 +131,21 @@ def commit_all(stores: Sequence[Store], plan: Callable[[Store], SitePlan]) -> li
         for site in plans:
             site.seal()
     return plans
+
+
+def entries_besides(target: Target, plans: Sequence[SitePlan]) -> list[LedgerEntry]:
+    """Return what is recorded in folders of the target other than those of the plans.
+
+    Patches of copies that the target does not import are left out.
+    """
+    planned = {site.store.root for site in plans}
+    found = []
+    for store in stores_of(target, lambda _: None):
+        if store.root not in planned:
+            with store.reading():
+                entries = store.load().entries
+            found += [e for e in entries if hidden_by(target, store, e.distribution) is None]
+    return found
 
 
 def result_of(plans: Iterable[SitePlan], warnings: Sequence[str] = ()) -> Result:

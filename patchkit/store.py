@@ -33,8 +33,11 @@ from patchkit.ledger import (
     bytecode_to_dict,
     dump_ledger,
     inside,
+    link_text,
     load_ledger,
+    permission_bits,
     sha256_name,
+    time_ns,
     typed,
 )
 
@@ -313,6 +316,8 @@ class Store:
         try:
             self._write_journal(changes, new_text, keep)
             for change in changes:
+                if self.snapshot(change.path) != change.before:
+                    raise changed_meanwhile(self.root / change.path)
                 self._replace(change)
             if new_text is not None:
                 self._write_beside(self._ledger_path, new_text.encode())
@@ -600,10 +605,12 @@ def _check_journal(document: dict[str, Any]) -> None:
 
 def _check_snapshot(value: dict[str, Any]) -> None:
     sha256_name(value["sha256"])
-    for key in ("mode", "mtime_ns", "uid", "gid"):
-        typed(value[key], int)
-    if value["link"] is not None:
-        typed(value["link"], str)
+    permission_bits(value["mode"])
+    time_ns(value["mtime_ns"])
+    link_text(value["link"])
+    for key in ("uid", "gid"):
+        if not -1 <= typed(value[key], int) < 2**32:
+            raise ValueError(f"{key} {value[key]}")
 
 
 def _object_names(ledger: Ledger) -> set[str]:
@@ -680,6 +687,14 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def changed_meanwhile(path: Path) -> StoreError:
+    """Return the refusal to write over what another program, such as pip, wrote just now."""
+    return StoreError(
+        f"{path} was changed by another program while patchkit was at work",
+        hint="When that has finished, run the same command again.",
+    )
+
+
 def _store_error(verb: str, path: Path, error: OSError) -> StoreError:
     reasons = {
         errno.EACCES: "Run as the user that owns the environment.",
@@ -696,5 +711,5 @@ def _store_error(verb: str, path: Path, error: OSError) -> StoreError:
 
 def say_on_terminal(text: str) -> None:
     """Print progress on a terminal; say nothing in a pipe."""
-    if sys.stderr.isatty():
+    if sys.stderr is not None and sys.stderr.isatty():  # None: closed by who started us
         print(f"patchkit: {text}", file=sys.stderr)

@@ -14,7 +14,7 @@ from patchkit.ledger import Ledger, LedgerEntry, compose
 from patchkit.plan import NOT_APPLIED
 from patchkit.results import Notify, Result, Row
 from patchkit.selection import fit
-from patchkit.sites import check_known, installed_in, stores_of
+from patchkit.sites import as_seen, check_known, installed_in, row_each, stores_of
 from patchkit.store import Store
 
 FAULTY = "faulty"
@@ -39,7 +39,7 @@ def verify(
     ``load`` gives the catalog and is called only for patches that are not recorded, ``known``
     says whether an id is a patch at all. Raises PatchkitError when one is not.
     """
-    rows: dict[str, Row] = {}
+    found: list[tuple[bool, Row]] = []
     subjects: list[Subject] = []
     problems: list[str] = []
     for store in stores_of(target, notify):
@@ -50,8 +50,10 @@ def verify(
             ]
             for entry in ledger.entries:
                 if not ids or entry.id in ids:
-                    row = rows[entry.id] = _verify_entry(store, ledger, entry)
+                    hidden, row = as_seen(target, store, _verify_entry(store, ledger, entry))
+                    found.append((hidden, row))
                     subjects += [subject_of(store, ledger, entry)] if row.ok else []
+    rows = row_each(found)
     check_known(target, [i for i in ids if i not in rows], known)
     asked = list(ids or project.patches or ())
     if not rows and not asked:

@@ -561,6 +561,15 @@ def test_case_21_verify_a_read_only_environment(shared: Bench) -> None:
     assert shared.state() == before
 
 
+def test_case_21_a_folder_that_may_not_be_searched(shared: Bench) -> None:
+    """Python finds nothing there either."""
+    open_up(shared.folder)
+    shared.site.chmod(0)
+    outcome = user(shared, "status")
+    shared.site.chmod(0o755)
+    assert (outcome.code, outcome.err) == (0, "")
+
+
 def test_case_21_apply_where_it_may_not_write(shared: Bench) -> None:
     open_up(shared.folder)
     read_only(shared.site)
@@ -637,6 +646,40 @@ def test_case_23_the_newer_version_holds_the_patched_bytes(demo: Bench) -> None:
     assert demo.read() == patched
 
 
+def test_case_23_another_build_of_the_same_version(demo: Bench) -> None:
+    """Old bytes go over no other build either, whatever its version is called."""
+    assert demo.run("apply", "p").code == 0
+    demo.install({"demo_pkg/__init__.py": b"", F: A.replace(b"u(x)", b"v(x)")})
+    rebuilt = tree(demo.site / "demo_pkg")
+    assert demo.run("status", "--json").states["p"] == "upgraded underneath"
+    assert demo.run("verify").code == 1
+    assert demo.run("revert", "--force", "p").code == 0
+    assert tree(demo.site / "demo_pkg") == rebuilt
+    assert demo.run("apply", "p").code == 0
+    assert demo.read() == PATCHED.replace(b"u(x)", b"v(x)")
+    assert demo.run("revert", "p").code == 0
+    assert tree(demo.site / "demo_pkg") == rebuilt
+
+
+def test_case_23_installed_while_patchkit_is_at_work(demo: Bench) -> None:
+    """A newer file that appears after the old one was read is not written over."""
+    code = (
+        "from pathlib import Path\n"
+        "from patchkit.splice import Splice\nfrom patchkit.source import Match\n"
+        "def slow(source, patch, params):\n"
+        "    Path(params['file']).write_bytes(b'new = True\\n')\n"
+        "    return [Match('all', (Splice(0, 0, b'old = True\\n'),))]\n"
+    )
+    params = f"{{ file = {json.dumps(str(demo.site / F))} }}"
+    demo.patch("p", manifest("codemod.py:slow", params), codemod__py=code)
+    outcome = demo.run("apply", "p")
+    assert outcome.code == 1
+    assert_refusal(outcome)
+    assert "was changed by another program" in outcome.err
+    assert demo.read() == b"new = True\n"
+    assert not (demo.site / ".patchkit").exists()
+
+
 @pytest.mark.parametrize("ci", [None, "1"])
 def test_case_24_failure_is_exit_1(bench: Bench, monkeypatch, ci: str | None) -> None:
     monkeypatch.delenv("CI", raising=False)
@@ -673,6 +716,29 @@ def test_case_26_an_added_file_goes_after_uninstall(demo: Bench) -> None:
     assert "demo-pkg is no longer installed" in outcome.out
     assert demo.run("revert", "p").code == 0
     assert demo.state() == {}
+
+
+def added(path: str) -> str:
+    return manifest("add_file", '{ new = "X = 1\\n" }', path)
+
+
+def test_case_26_an_added_folder_goes_with_the_last_patch_in_it(demo: Bench) -> None:
+    demo.patch("p", added("demo_pkg/new/er/x.py"))
+    demo.patch("q", added("demo_pkg/new/y.py"))
+    before = demo.state()
+    for order in (("p", "q"), ("q", "p")):
+        for verb in ("apply", "revert"):
+            for patch in order:
+                assert demo.run(verb, patch).code == 0
+        assert demo.state() == before
+
+
+def test_case_26_a_file_is_added_once(demo: Bench) -> None:
+    demo.patch("p", added("demo_pkg/new.py"))
+    demo.patch("q", added("demo_pkg/new.py"))
+    assert "conflict: p and q both add" in demo.refuse("apply", "p", "q").err
+    assert demo.run("apply", "q").code == 0
+    assert "conflict: p and q both add" in demo.refuse("apply", "p").err
 
 
 def test_case_26_a_file_beside_an_added_one_is_not_swept_away(demo: Bench) -> None:

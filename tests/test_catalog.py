@@ -218,3 +218,15 @@ def test_project_file_that_cannot_be_read(tmp_path: Path, content: bytes) -> Non
     (tmp_path / "patchkit.toml").write_bytes(content)
     with pytest.raises(ManifestError, match=r"patchkit\.toml"):
         load_project(tmp_path)
+
+
+def test_folder_that_cannot_be_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a service user who was started in the home of root."""
+
+    def is_file(_: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    with pytest.raises(ManifestError, match="cannot be looked for: Permission denied") as caught:
+        load_project(tmp_path)
+    assert "cd /" in caught.value.hint

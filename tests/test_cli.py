@@ -566,3 +566,104 @@ def test_two_site_packages_of_one_target(demo: Bench, monkeypatch: pytest.Monkey
     assert invoke("verify", *options).code == 0
     assert invoke("revert", *options, "--all").code == 0
     assert (tree(second), demo.state()) == before
+
+
+# --- several folders on the path of one target
+
+
+@pytest.fixture
+def two(demo: Bench, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, tuple[str, ...]]:
+    """A folder before the one of demo on the path, and the options for both."""
+    first = demo.folder / "first"
+    first.mkdir()
+    monkeypatch.setenv("PYTHONPATH", f"{first}{os.pathsep}{demo.site}")
+    return first, ("--python", sys.executable, "--patches", str(demo.patches))
+
+
+def test_a_patched_copy_that_is_not_imported_does_not_count(
+    demo: Bench, two: tuple[Path, tuple[str, ...]]
+) -> None:
+    first, options = two
+    assert invoke("apply", *options, "p").code == 0
+    unpack(demo.folder / "dist/demo_pkg-1.0-py3-none-any.whl", first)
+    for verb in ("status", "verify"):
+        outcome = invoke(verb, *options, "--json")
+        assert (outcome.code, outcome.states["p"]) == (1, "not applied")
+        (row,) = (r for r in outcome.json["patches"] if r["id"] == "p")
+        assert str(first) in row["detail"]
+    assert invoke("apply", *options, "p").code == 0
+    for verb in ("status", "verify"):
+        outcome = invoke(verb, *options, "--json")
+        assert (outcome.code, outcome.states["p"]) == (0, "applied")
+
+
+@pytest.mark.parametrize("which", ["first", "site"])
+def test_drift_in_one_of_two_folders_is_said(
+    demo: Bench, two: tuple[Path, tuple[str, ...]], which: str
+) -> None:
+    first, options = two
+    assert invoke("apply", *options, "p").code == 0
+    unpack(demo.folder / "dist/demo_pkg-1.0-py3-none-any.whl", first)
+    assert invoke("apply", *options, "p").code == 0
+    with (demo.folder / which / "demo_pkg/a.py").open("ab") as file:
+        file.write(b"#")
+    for verb in ("status", "verify"):
+        outcome = invoke(verb, *options, "--json")
+        assert (outcome.code, outcome.states["p"]) == (1, "drifted")
+
+
+def test_requirements_and_conflicts_reach_over_folders(
+    demo: Bench, two: tuple[Path, tuple[str, ...]]
+) -> None:
+    first, options = two
+    unpack(make_wheel(demo.folder / "dist", "other-pkg", "1.0", {"other_pkg/b.py": A}), first)
+    other = PATCH.replace("demo-pkg", "other-pkg").replace("demo_pkg/a", "other_pkg/b")
+    demo.patch("q", other.replace("[[edit]]", 'requires = ["p"]\n[[edit]]'))
+    assert "q requires p" in invoke("apply", *options, "q").err
+    assert invoke("apply", *options, "--dry-run", "q").code == 1
+    assert invoke("apply", *options, "p", "q").code == 0
+    assert "q requires p" in invoke("revert", *options, "p").err
+    assert invoke("revert", *options, "p", "q").code == 0
+    demo.patch("q", other.replace("[[edit]]", 'conflicts = ["p"]\n[[edit]]'))
+    assert invoke("apply", *options, "q").code == 0
+    before = tree(demo.site)
+    outcome = invoke("apply", *options, "p")
+    assert (outcome.code, "conflict: q and p" in outcome.err) == (1, True)
+    assert tree(demo.site) == before
+
+
+# --- what a command is started with
+
+
+def shell(demo: Bench, command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command line with patchkit, its target and its patches in ``$P``."""
+    options = f"--site-packages {demo.site} --patches {demo.patches}"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PY": sys.executable, "OPTIONS": options}
+    command = f'p() {{ verb=$1; shift; "$PY" -m patchkit "$verb" $OPTIONS "$@"; }}; {command}'
+    return subprocess.run(["bash", "-c", command], env=environ, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(demo: Bench, closed: str) -> None:
+    before = demo.state()
+    for command in ("apply p", "status", "diff p", "verify"):
+        done = shell(demo, f"p {command} {closed}")
+        assert (done.returncode, done.stderr) == (0, "")
+    assert b"return -1" in demo.read()
+    assert shell(demo, f"p revert p {closed}").returncode == 0
+    assert demo.state() == before
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+@pytest.mark.parametrize("verb", ["status", "status --json"])
+def test_output_that_cannot_be_printed(demo: Bench, verb: str) -> None:
+    done = shell(demo, f"p {verb} > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr == "error: cannot write the output: No space left on device\n"
+
+
+def test_working_folder_that_is_gone(demo: Bench) -> None:
+    done = shell(
+        demo, f"mkdir {demo.folder}/x; cd {demo.folder}/x; rmdir {demo.folder}/x; p status"
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -168,6 +168,23 @@ def test_wrong_type(spot: tuple[Any, ...], wrong: object) -> None:
     assert (wrong is None and spot[-1] in NULLABLE) or isinstance(wrong, str)
 
 
+@pytest.mark.parametrize(
+    ("key", "wrong"),
+    [
+        ("mode", -1),
+        ("mode", 0o170644),
+        ("mode", 10**20),
+        ("mtime_ns", 10**30),
+        ("mtime_ns", -(2**63)),
+        ("link", "a\0b"),
+        ("link", ""),
+    ],
+)
+def test_what_no_file_can_have(key: str, wrong: object) -> None:
+    with pytest.raises(LedgerError, match="is damaged"):
+        load(changed(("files", A, key), lambda parent, k: parent.__setitem__(k, wrong)))
+
+
 @pytest.mark.parametrize("bad", ["../x", "/etc/passwd", "a/../../x", "", ".", "a//b", "a\x00b"])
 @pytest.mark.parametrize("where", ["file", "splice", "folder", "bytecode"])
 def test_no_path_leaves_the_folder(bad: str, where: str) -> None:

@@ -17,6 +17,7 @@ from patchkit.plan import (
     NOT_APPLIED,
     UPGRADED,
     Original,
+    check_places,
     check_together,
     content,
     edits_by_file,
@@ -96,6 +97,15 @@ def test_another_build_is_another_version(version: str) -> None:
     assert other.state == UPGRADED
 
 
+def test_what_record_lists_is_another_build() -> None:
+    digests: dict[str, str | None] = {A: "newer", B: "new-b", C: "new-c"}
+    patch = LEDGER.entries[0]
+    found = entry_state(LEDGER, patch, digests, V, {A: "newer", B: "old-b"})
+    assert (found.state, A in found.detail) == (UPGRADED, True)
+    for listed in ({}, {A: None}, {A: "old-a"}):
+        assert entry_state(LEDGER, patch, digests, V, listed).state == DRIFTED
+
+
 # Together
 
 
@@ -120,8 +130,8 @@ def test_overlap_names_both_and_the_file() -> None:
     p, q = entry("p", {A: (Splice(0, 5, b""),)}), entry("q", {A: (Splice(4, 6, b""),)})
     for pair in ([p, q], [q, p]):
         with pytest.raises(PatchkitError, match=f"conflict: p and q edit the same place in {A}"):
-            check_together(pair)
-    check_together([p, replace(q, splices={B: (Splice(4, 6, b""),)})])
+            check_places(pair)
+    check_places([p, replace(q, splices={B: (Splice(4, 6, b""),)})])
 
 
 def test_together_in_any_order() -> None:
@@ -133,6 +143,7 @@ def test_together_in_any_order() -> None:
     results = set()
     for order in itertools.permutations(entries):
         check_together(iter(order))
+        check_places(iter(order))
         ledger = Ledger()
         for item in order:
             ledger = ledger.with_entry(item)

@@ -29,7 +29,7 @@ from patchkit.ledger import (
     load_ledger,
 )
 from patchkit.manifest import Patch, parse_patch
-from patchkit.plan import Original, check_together, content, make_entry
+from patchkit.plan import Original, check_places, check_together, content, make_entry
 from patchkit.source import SourceFile
 from patchkit.splice import Splice, apply_splices, overlap
 from tests.conftest import Bench, invoke, tree
@@ -267,6 +267,7 @@ def test_order_does_not_matter_and_every_way_back_is_exact(
     entries = [entry for entry in made if entry is not None]
     original = Original(PATH, file.data)
     check_together(entries)
+    check_places(entries)
     results: dict[frozenset[str], bytes | None] = {frozenset(): file.data}
     for order in itertools.permutations(entries):
         ledger = Ledger()
@@ -389,6 +390,8 @@ def test_owners_compose_in_any_order(data: bytes, owned: list[list[Splice]]) -> 
 
 SHA = st.binary(min_size=32, max_size=32).map(bytes.hex)
 PATHS = st.sampled_from(["a.py", "demo_pkg/a.py", "demo_pkg/b c.cu", "é/漢.json"])
+MODES = st.integers(0, 0o7777)
+TIMES = st.integers(1 - 2**63, 2**63 - 1)
 WORDS = st.lists(st.text(max_size=5), max_size=2).map(tuple)
 
 
@@ -403,15 +406,15 @@ def ledgers(draw: st.DrawFn) -> Ledger:
         words = [draw(WORDS) for _ in range(3)]
         entry = LedgerEntry(patch_id, draw(st.integers()), *fields, *words, draw(splices))
         ledger = ledger.with_entry(entry)
-    bytecode = st.builds(Bytecode, PATHS, SHA, st.integers(), st.integers())
+    bytecode = st.builds(Bytecode, PATHS, SHA, MODES, TIMES)
     for path in sorted({p for e in ledger.entries for p in e.splices}):
         file = FileEntry(
             path,
             draw(st.none() | SHA),
             draw(SHA),
-            draw(st.integers()),
-            draw(st.integers()),
-            draw(st.none() | text),
+            draw(MODES),
+            draw(TIMES),
+            draw(st.none() | st.text("a/.é", min_size=1)),
             draw(st.lists(bytecode, max_size=2).map(tuple)),
             draw(st.lists(PATHS, max_size=2).map(tuple)),
         )

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import os
 import tarfile
+import tempfile
+from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -109,6 +113,77 @@ def test_a_damaged_wheel_and_a_wheel_of_something_else(shelf: Bench) -> None:
     first, second = (r["error"] for r in outcome.json["releases"])
     assert "cannot be unpacked" in first
     assert "holds no distribution that a patch is for" in second
+
+
+METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+
+
+def sdist(folder: Path, files: dict[str, bytes]) -> Path:
+    path = folder / "demo-pkg-1.0.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, BytesIO(data))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("demo-pkg", "../../../../evil"), ("../../../../evil", "1"), ("demo-pkg", ""), ("", "1.0")],
+)
+def test_an_sdist_that_would_leave_its_folder(shelf: Bench, name: str, version: str) -> None:
+    text = METADATA.format(name=name, version=version).encode()
+    files = {"d/demo_pkg/__init__.py": b"", "d/demo_pkg-../__init__.py": b"", "d/PKG-INFO": text}
+    before = set(os.listdir(tempfile.gettempdir()))
+    outcome = check(shelf, str(sdist(shelf.folder, files)), "--patch", "p", "--json")
+    assert outcome.code == 1
+    assert "cannot be unpacked" in outcome.json["releases"][0]["error"]
+    found = set(os.listdir(tempfile.gettempdir())) - before
+    assert not [name for name in found if "evil" in name]
+
+
+def truncated(wheel: Path, source: Path) -> None:
+    source.write_bytes(source.read_bytes()[:60])
+
+
+def empty(wheel: Path, source: Path) -> None:
+    sdist(source.parent, {})
+
+
+def encrypted(wheel: Path, source: Path) -> None:
+    flagged = wheel.read_bytes().replace(b"PK\3\4\x14\0\0\0", b"PK\3\4\x14\0\1\0")
+    wheel.write_bytes(flagged.replace(b"PK\1\2\x14\3\x14\0\0\0", b"PK\1\2\x14\3\x14\0\1\0"))
+
+
+def unknown_method(wheel: Path, source: Path) -> None:
+    data = wheel.read_bytes().replace(b"PK\3\4\x14\0\0\0\0\0", b"PK\3\4\x14\0\0\0\x63\0")
+    central = b"PK\1\2\x14\3\x14\0\0\0"
+    wheel.write_bytes(data.replace(central + b"\0\0", central + b"\x63\0"))
+
+
+@pytest.mark.parametrize("spoil", [truncated, empty, encrypted, unknown_method])
+def test_archives_that_cannot_be_read(shelf: Bench, spoil: Callable[[Path, Path], None]) -> None:
+    wheel = make_wheel(shelf.folder / "dist", "demo-pkg", "1.0", FILES)
+    files = {"d/demo_pkg/__init__.py": b"", "d/PKG-INFO": b"Name: demo-pkg\nVersion: 1.0\n"}
+    source = sdist(shelf.folder, files)
+    before = wheel.read_bytes(), source.read_bytes()
+    spoil(wheel, source)
+    spoiled = wheel if wheel.read_bytes() != before[0] else source
+    assert (wheel.read_bytes(), source.read_bytes()) != before
+    outcome = check(shelf, str(spoiled), "--patch", "p", "--json")
+    assert outcome.code == 1
+    assert "cannot be unpacked" in outcome.json["releases"][0]["error"]
+
+
+def test_a_folder_with_odd_names_and_one_with_what_is_no_file(shelf: Bench) -> None:
+    shelf.install(FILES)
+    (shelf.site / "demo_pkg" / os.fsdecode(b"\xff.txt")).write_text("x")
+    assert check(shelf, str(shelf.site), "--patch", "p").code == 0
+    os.mkfifo(shelf.site / "demo_pkg/pipe")
+    outcome = check(shelf, str(shelf.site), "--patch", "p", "--json")
+    assert outcome.code == 1
+    assert "cannot be copied" in outcome.json["releases"][0]["error"]
 
 
 def test_releases_and_all_releases_exclude_each_other(shelf: Bench) -> None:

@@ -317,6 +317,15 @@ def test_failure_behind_a_link(store: Store, tmp_path: Path) -> None:
     assert tree(store.root) == before
 
 
+def test_target_that_someone_else_wrote_meanwhile(store: Store) -> None:
+    changes = [change(store, A), change(store, B)]
+    (store.root / B).write_bytes(b"theirs\n")
+    before = tree(store.root)
+    with pytest.raises(StoreError, match="was changed by another program"), store.writing():
+        store.commit(changes, ledger(A, B), [OLD])
+    assert tree(store.root) == before
+
+
 def test_target_that_became_a_folder(store: Store) -> None:
     changes = [change(store, A), change(store, B)]
     (store.root / B).unlink()
