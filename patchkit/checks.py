@@ -30,7 +30,8 @@ from patchkit.results import (
 
 BYTES = "bytes"
 NAMES = (BYTES, IMPORT, TRACE)
-ARCHITECTURES = ("9.0", "10.0", "12.0", "12.1")
+# Capability 10.0 first: 0.7.4 refuses 9.0, and a proof cites the first.
+ARCHITECTURES = ("10.0", "9.0", "12.0", "12.1")
 _IMPORT_FLAGS: tuple[tuple[str, ...], ...] = (("-O",), ("-OO",))
 
 
