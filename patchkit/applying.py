@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from patchkit.catalog import Catalog, Project
 from patchkit.environment import Distribution, Target
+from patchkit.errors import PatchkitError
 from patchkit.ledger import FileEntry, Ledger, LedgerEntry
 from patchkit.originals import originals_of
 from patchkit.plan import (
@@ -124,6 +125,12 @@ def plan_apply(store: Store, wanted: Sequence[Wanted], notify: Notify) -> SitePl
         notify("rewriting " + ", ".join(w.patch.id for w in fresh) + " ...")
     for item in fresh:
         old = site.ledger.entry(item.patch.id)
+        if old is not None and old.distribution != item.distribution.key:
+            now = item.patch.distribution
+            raise PatchkitError(
+                f"{old.id} is applied to {old.distribution}, and is for {now} now",
+                hint=f"Take it out first: patchkit revert {old.id}",
+            )
         paths = [
             *edits_by_file(item.patch, item.distribution.version),
             *(old.splices if old else ()),

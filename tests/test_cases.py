@@ -646,6 +646,16 @@ def test_case_23_the_newer_version_holds_the_patched_bytes(demo: Bench) -> None:
     assert demo.read() == patched
 
 
+def test_case_22_a_patch_that_is_for_another_distribution_now(demo: Bench) -> None:
+    demo.install({"other_pkg/b.py": A}, "other-pkg")
+    assert demo.run("apply", "p").code == 0
+    demo.patch("p", PATCH.replace("demo-pkg", "other-pkg").replace("demo_pkg/a", "other_pkg/b"))
+    outcome = demo.refuse("apply", "p")
+    assert "p is applied to demo-pkg, and is for other-pkg now" in outcome.err
+    assert demo.run("revert", "p").code == 0
+    assert demo.run("apply", "p").code == 0
+
+
 def test_case_23_another_build_of_the_same_version(demo: Bench) -> None:
     """Old bytes go over no other build either, whatever its version is called."""
     assert demo.run("apply", "p").code == 0
