@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -227,7 +226,7 @@ def _plan_file(site: SitePlan, before: Ledger, original: Original) -> None:
     if original.data is not None:
         site.keep.append(original.data)
     if current is None or current.data != data:
-        after = patched_snapshot(entry, current, data)
+        after = patched_snapshot(site.store, entry, current, data)
         site.changes.append(Change(path, current, after, folders=entry.folders))
 
 
@@ -238,7 +237,7 @@ def _fresh_file(site: SitePlan, path: str, current: Snapshot | None) -> FileEntr
         missing = tuple(
             f for f in parent_folders(path) if f in added or not (site.store.root / f).is_dir()
         )
-        return FileEntry(path, None, "", 0o666 & ~_umask(), 0, folders=missing)
+        return FileEntry(path, None, "", site.store.plain_mode(), 0, folders=missing)
     bytecode = site.store.keep_bytecode(path)
     site.keep += [data for _, data in bytecode]
     return FileEntry(
@@ -250,9 +249,3 @@ def _fresh_file(site: SitePlan, path: str, current: Snapshot | None) -> FileEntr
         link=current.link,
         bytecode=tuple(item for item, _ in bytecode),
     )
-
-
-def _umask() -> int:
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask

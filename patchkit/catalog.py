@@ -33,13 +33,13 @@ class Catalog:
     patches: tuple[Patch, ...]
     shipped: frozenset[str] = frozenset()
 
-    def get(self, patch_id: str) -> Patch:
-        """Return the patch with this id; raises PatchkitError when there is none."""
+    def get(self, patch_id: str, asked_by: str = "") -> Patch:
+        """Return the patch with this id; raises PatchkitError, naming who asks, for none."""
         for patch in self.patches:
             if patch.id == patch_id:
                 return patch
         raise PatchkitError(
-            f"there is no patch {patch_id!r}",
+            f"{asked_by}there is no patch {patch_id!r}",
             hint="See what there is with: patchkit list"
             + _similar(patch_id, [p.id for p in self.patches]),
         )
@@ -65,8 +65,8 @@ def shipped_folder() -> Path:
 def load_catalog(folders: Sequence[str | Path], project: Project, cwd: Path) -> Catalog:
     """Read all patches. Raises ManifestError naming every problem in every folder."""
     shipped = _patch_folders(shipped_folder())
-    own = [f for given in folders for f in _given(Path(given))]
-    own += [f for given in project.folders for f in _given(given)]
+    own = [f for given in folders for f in _given(Path(given), "--patches")]
+    own += [f for given in project.folders for f in _given(given, f"{project.file}: folders:")]
     if not project.folders:
         own += _patch_folders(cwd / "patches")
     found: dict[str, Patch] = {}
@@ -90,13 +90,14 @@ def _add(found: dict[str, Patch], patch: Patch) -> None:
         )
 
 
-def _given(folder: Path) -> list[Path]:
+def _given(folder: Path, asked_by: str) -> list[Path]:
     if (folder / MANIFEST).is_file():
         return [folder]
     found = _patch_folders(folder)
     if not found:
+        what = "no patch in this folder" if folder.is_dir() else "no such folder"
         raise ManifestError(
-            f"{folder}: no patch in this folder",
+            f"{asked_by} {folder}: {what}",
             hint=f"A patch is a folder with a {MANIFEST}; give it, or the folder it lies in.",
         )
     return found

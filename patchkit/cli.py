@@ -59,11 +59,11 @@ class Session:
         return load_catalog(self.patches, self.project(), _working_folder())
 
     def knows(self, patch_id: str) -> bool:
-        """Say whether there is a patch of that name; a broken catalog knows none."""
+        """Say whether there is a patch of that name; where that cannot be told, there may be."""
         try:
             return self.catalog().find(patch_id) is not None
         except PatchkitError:
-            return False
+            return True
 
     def show(self, result: Result, render: Callable[[Result], str], **extra: Any) -> None:
         """Print a result, its hints aimed at this target, and leave with its exit code."""
@@ -125,6 +125,8 @@ class Session:
             options = f" --python {shlex.quote(self.python)}"
             python = self.found.python if self.found and self.found.python else self.python
             pip = f"{shlex.quote(python)} -m pip install --force-reinstall --no-deps"
+            if self.found and not any((folder / "pip").is_dir() for folder in self.found.path):
+                pip = f"uv pip install --python {shlex.quote(python)} --reinstall --no-deps"
         else:
             return hint
         hint = _OWN_COMMANDS.sub(lambda found: found.group() + options, hint)
@@ -323,12 +325,15 @@ def _command(name: str, examples: str) -> Callable[[F], click.Command]:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="patchkit")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Apply versioned, reversible patches to installed ML packages.
 
     The target is --python, --site-packages, $VIRTUAL_ENV, or the interpreter running patchkit,
     in this order.
     """
+    if os.environ.get("NO_COLOR"):
+        context.color = False
 
 
 @_command("list", "patchkit list\npatchkit list --python /srv/venv --json")
@@ -367,7 +372,8 @@ def diff(session: Session, patch: tuple[str, ...]) -> None:
         }
         for d in diffs
     ]
-    colour = sys.stdout is not None and sys.stdout.isatty()  # None: closed by who started us
+    terminal = sys.stdout is not None and sys.stdout.isatty()  # None: closed by who started us
+    colour = terminal and not os.environ.get("NO_COLOR")
     text = report.unified(diffs, colour=colour).rstrip("\n")
     session.show(Result(()), lambda _: text, diffs=rows)
 
@@ -484,7 +490,7 @@ def revert(session: Session, patch: tuple[str, ...], everything: bool, force: bo
     from patchkit import reverting
 
     if bool(patch) == everything:
-        raise click.UsageError("name the patches to revert, or give --all")
+        raise click.UsageError("name the patches to revert, or give --all, one of the two")
     result = reverting.revert(
         session.target(),
         patch,

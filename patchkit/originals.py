@@ -62,6 +62,13 @@ def _original(store: Store, ledger: Ledger, distribution: Distribution, path: st
         )
     if current is None:
         raise TargetError(f"{store.root / path} is missing", hint=_reinstall(distribution))
+    if digest != recorded and entry:
+        owner = ledger.owners(path)[0].id
+        raise TargetError(
+            f"{store.root / path} drifted: it was changed since {owner} was applied",
+            hint=f"See how with: patchkit diff {owner}. To put the original back and keep the "
+            f"changed file beside it: patchkit revert --force {owner}",
+        )
     if digest != recorded:
         raise TargetError(
             f"{store.root / path} drifted: it is neither as installed nor as patched",

@@ -97,7 +97,8 @@ def _one(
             here = Target((site.resolve(),), given, target.python, is_folder=True)
             return _rehearsed(given, patches, here, options, notify)
         except PatchkitError as error:
-            return Release(given, "", Result(()), error.message)
+            hint = f" ({error.hint})" if error.hint else ""
+            return Release(given, "", Result(()), error.message + hint)
 
 
 def _rehearsed(
@@ -116,7 +117,9 @@ def _rehearsed(
             subjects += [subject] if subject else []
         rows.append(row)
     if not versions:
-        raise PatchkitError(f"{given} holds no distribution that a patch is for")
+        raise PatchkitError(
+            f"{given} holds no distribution that a patch is for", hint="See: patchkit list"
+        )
     checks += run_checks(here, subjects, options, notify)
     result = Result(tuple(rows), checks=tuple(checks), strict=options.strict)
     return Release(given, ", ".join(sorted(versions)), result)
@@ -153,7 +156,7 @@ def _round_trip(
     except PatchkitError as error:
         step = (APPLY, BYTES, REVERT)[len(done)]
         done.append(Check(patch.id, step, FAILED, error.message))
-        return replace(row, ok=False, state=BAD, detail=error.message), done, None
+        return replace(row, ok=False, state=BAD, detail=f"{step} was refused"), done, None
     return row, done, subject
 
 
@@ -219,7 +222,7 @@ def table(releases: Sequence[Release]) -> str:
 
 _LEGEND = """\
 `yes`: applied, verified and reverted to the same bytes, and every check passed. `proven`: besides,
-the unpatched source stops where the patch says. `-`: the release has not the code the patch is
+the unpatched source stops where the patch says. `-`: the release has no code that the patch is
 for. Where a cell says anything else, its number leads to the reason below the table.
 """
 

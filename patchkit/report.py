@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -37,9 +37,18 @@ def table(result: Result) -> str:
         if row.hint and not row.ok:
             lines.append(f"{' ' * width}  next: {row.hint}")
         lines += _checks(result, row.id)
-    lines += [click.style(f"problem: {text}", fg="red") for text in result.problems]
+    problems = [*result.problems, *_strictness(result)]
+    lines += [click.style(f"problem: {text}", fg="red") for text in problems]
     lines += [click.style(f"warning: {text}", fg="yellow") for text in result.warnings]
     return "\n".join(lines)
+
+
+def _strictness(result: Result) -> Iterator[str]:
+    """Say what fails only because it was asked to be strict."""
+    lax = replace(result, strict=False)
+    names = [f"{c.name} of {c.patch}" for c in result.checks if lax.holds(c) > result.holds(c)]
+    if names:
+        yield f"with --strict, a check that is skipped or not proven fails: {', '.join(names)}"
 
 
 def _colour(row: Row) -> str:

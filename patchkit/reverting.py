@@ -130,4 +130,6 @@ def _revert_file(site: SitePlan, file: FileEntry, patch_id: str, force: bool) ->
     entry = replace(file, patched=digest_of(data))
     site.ledger = site.ledger.with_file(file.path, entry)
     if state is not FileState.PRISTINE:  # else undone from outside: the others show as not applied
-        site.changes.append(Change(file.path, current, patched_snapshot(entry, current, data)))
+        site.changes.append(
+            Change(file.path, current, patched_snapshot(store, entry, current, data))
+        )

@@ -27,9 +27,10 @@ def select(
     Returns them and why a default was left out. Raises PatchkitError when a named patch is
     unknown or does not fit, or when nothing is left to apply.
     """
-    named = list(dict.fromkeys(ids)) or list(project.patches or ())
+    named = list(dict.fromkeys(ids or project.patches or ()))
     if named:
-        return [_mustfit(target, catalog.get(i)) for i in named], []
+        asked_by = "" if ids else f"{project.file}: "
+        return [_must_fit(target, catalog.get(i, asked_by)) for i in named], []
     if project.patches is not None:
         raise PatchkitError(
             f"{project.file} asks for no patches", hint="Add ids to its list, or name patches."
@@ -49,7 +50,7 @@ def select(
     return chosen, left_out
 
 
-def _mustfit(target: Target, patch: Patch) -> Wanted:
+def _must_fit(target: Target, patch: Patch) -> Wanted:
     found, why = fit(target, patch)
     if found is None:
         hint = "Name another target with --python PATH or --site-packages DIR."

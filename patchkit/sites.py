@@ -168,7 +168,9 @@ def check_known(target: Target, absent: Iterable[str], known: Callable[[str], bo
             )
 
 
-def patched_snapshot(entry: FileEntry, current: Snapshot | None, data: bytes) -> Snapshot:
+def patched_snapshot(
+    store: Store, entry: FileEntry, current: Snapshot | None, data: bytes
+) -> Snapshot:
     """Return the patched file: a regular file, same mode and owner, in a second of its own.
 
     Bytecode caches compare whole seconds and size; a second that differs from the pristine and
@@ -178,7 +180,7 @@ def patched_snapshot(entry: FileEntry, current: Snapshot | None, data: bytes) ->
     now = time.time_ns()
     while now // 10**9 in taken:
         now += 10**9
-    owner = (current.uid, current.gid) if current else (-1, -1)
+    owner = (current.uid, current.gid) if current else store.owner()
     return Snapshot(data, entry.mode, now, None, *owner)
 
 

@@ -254,8 +254,10 @@ class Store:
         while True:
             try:
                 if flags & os.O_CREAT:
-                    self.folder.mkdir(exist_ok=True)
+                    _make_folder(self.folder)
                 handle = os.open(path, flags | os.O_CLOEXEC, 0o644)
+                if flags & os.O_CREAT:
+                    self._share(handle)
             except FileNotFoundError:
                 if flags & os.O_CREAT:
                     if not self.root.is_dir():
@@ -268,6 +270,21 @@ class Store:
             if _same_file(handle, path):
                 return handle
             os.close(handle)
+
+    def _share(self, handle: int) -> None:
+        """Let everyone read the lock, and its folder's owner write it, whoever made it."""
+        if os.fstat(handle).st_uid == os.geteuid():
+            os.fchmod(handle, 0o644)
+            _keep_owner(handle, *self.owner())
+
+    def owner(self) -> tuple[int, int]:
+        """Return user and group of the folder: what patchkit adds to it is theirs."""
+        found = os.stat(self.root)
+        return found.st_uid, found.st_gid
+
+    def plain_mode(self) -> int:
+        """Return the mode of a plain file that is as open as the folder, whatever the umask."""
+        return stat.S_IMODE(os.stat(self.root).st_mode) & 0o666
 
     def _wait(self, handle: int, kind: int) -> None:
         try:
@@ -386,13 +403,13 @@ class Store:
         path = self.folder / "objects" / digest_of(data)
         if path.exists() and path.read_bytes() == data:
             return
-        path.parent.mkdir(exist_ok=True)
+        self._step("create", f"{STATE_FOLDER}/objects", _make_folder)
         self._write_state(path, data)
 
     def _replace(self, change: Change) -> None:
         for folder in change.folders:
             if change.after is not None:
-                self._step("create", folder, lambda p: p.mkdir(exist_ok=True))
+                self._step("create", folder, _make_folder)
         self._put(change.path, change.after)
         self._drop_bytecode(change.path)
         for item in change.bytecode:
@@ -430,7 +447,7 @@ class Store:
 
     def _restore_bytecode(self, item: Bytecode) -> None:
         snapshot = Snapshot(self.kept(item.sha256), item.mode, item.mtime_ns)
-        self._step("create", str(Path(item.path).parent), lambda p: p.mkdir(exist_ok=True))
+        self._step("create", str(Path(item.path).parent), _make_folder)
         self._put(item.path, snapshot)
 
     def _remove_folders(self, folders: Sequence[str]) -> None:
@@ -456,7 +473,8 @@ class Store:
 
     def _write_beside(self, path: Path, data: bytes) -> None:
         try:
-            _write_temporary(_beside(path), Snapshot(data, 0o644, time.time_ns()))
+            state = Snapshot(data, 0o644, time.time_ns(), None, *self.owner())
+            _write_temporary(_beside(path), state)
         except OSError as error:
             with contextlib.suppress(OSError):
                 _beside(path).unlink()
@@ -542,7 +560,7 @@ class Store:
         if not untouched and not _same_as(current, change["after"]):
             return
         for folder in change["folders"] if before else ():
-            self._step("create", folder, lambda p: p.mkdir(exist_ok=True))
+            self._step("create", folder, _make_folder)
         if not untouched:
             self._put(path, self._snapshot_from_dict(before) if before else None)
         self._drop_bytecode(path)
@@ -652,16 +670,29 @@ def _write_temporary(path: Path, snapshot: Snapshot) -> None:
     with os.fdopen(handle, "wb") as file:
         file.write(snapshot.data)
         file.flush()
-        _keep_owner(file.fileno(), snapshot)
+        _keep_owner(file.fileno(), snapshot.uid, snapshot.gid)
         os.fchmod(file.fileno(), snapshot.mode)
         os.utime(file.fileno(), ns=(snapshot.mtime_ns, snapshot.mtime_ns))
         os.fsync(file.fileno())
 
 
-def _keep_owner(handle: int, snapshot: Snapshot) -> None:
-    """Give a new file the owner of the old one, where that is allowed and means anything."""
+def _make_folder(path: Path) -> None:
+    """Make a folder with the mode and owner of the one it lies in, unless it is there."""
     try:
-        os.fchown(handle, snapshot.uid, snapshot.gid)
+        path.mkdir()
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return
+    parent = os.stat(path.parent)
+    os.chmod(path, stat.S_IMODE(parent.st_mode))
+    _keep_owner(path, parent.st_uid, parent.st_gid)
+
+
+def _keep_owner(file: int | Path, uid: int, gid: int) -> None:
+    """Give a file the owner another had, where that is allowed and means anything."""
+    try:
+        os.chown(file, uid, gid)
     except OSError as error:  # EINVAL: an owner that this user namespace has no number for
         if error.errno not in (errno.EPERM, errno.EINVAL):
             raise

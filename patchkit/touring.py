@@ -70,7 +70,7 @@ def _walk(release: str, site: Path, say: Say) -> Tour:
     say(report.unified(diffs, colour=sys.stdout.isatty()))
     patched = tree_digest(site)
     say(f"   sha256 over all, patched:  {patched[0]}\n")
-    say("5. patchkit verify")
+    say("5. patchkit verify --check bytes")
     _require(_verify_bytes(target, catalog), say)
     say("\n6. patchkit revert --all")
     back = revert(target, (), everything=True, force=False, known=_yes, notify=say_on_terminal)

@@ -67,7 +67,9 @@ def _run(source: SourceFile, patch: Patch, edit: Edit) -> list[Splice]:
         raise PatchError(
             f"{patch.id}: {edit.codemod} matched {len(found)} places in {source.path}, "
             f"must match {edit.matches}{places}",
-            hint=f"{_describe(edit)} is not in this file as the patch knows it; "
+            hint="Make what it looks for longer, name the function it is inside, or raise matches."
+            if len(found) > edit.matches
+            else f"{_describe(edit)} is not in this file as the patch knows it; "
             "the installed release may need another patch.",
         )
     splices = [splice for match in found for splice in match.splices]

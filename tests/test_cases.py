@@ -860,3 +860,39 @@ def test_case_28_killed_at_any_call(tmp_path: Path, scenario: str) -> None:
     found = json.loads(done.stdout)
     assert found["wrong"] == {}
     assert found["points"] * int(stride) > 60
+
+
+# Whoever applies, with whatever umask: what patchkit adds is as open as the folder it lies in.
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o000])
+def test_the_umask_of_who_applies_does_not_count(shared: Bench, umask: int) -> None:
+    shared.patch("q", manifest("add_file", '{ new = "X = 1\\n" }', "demo_pkg/extra/b.py"))
+    open_up(shared.folder)
+    before = os.umask(umask)
+    try:
+        assert shared.run("apply", "p", "q").code == 0
+    finally:
+        os.umask(before)
+    modes = {
+        path.relative_to(shared.site).as_posix(): stat.S_IMODE(path.stat().st_mode)
+        for path in shared.site.rglob("*")
+    }
+    added = {".patchkit", ".patchkit/objects", "demo_pkg/extra"}
+    assert {modes[name] for name in added} == {0o755}
+    assert {modes[name] for name in modes if name.startswith(".patchkit/")} == {0o755, 0o644}
+    assert modes["demo_pkg/extra/b.py"] == 0o644
+    assert unprivileged("verify", "--site-packages", str(shared.site)).code == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can apply for another user")
+def test_what_root_applies_its_owner_can_revert(shared: Bench) -> None:
+    shared.patch("q", manifest("add_file", '{ new = "X = 1\\n" }', "demo_pkg/extra/b.py"))
+    open_up(shared.folder)
+    before = shared.state()
+    assert shared.run("apply", "p", "q").code == 0
+    owners = {path.lstat().st_uid for path in shared.site.rglob("*")}
+    assert owners == {shared.site.stat().st_uid}
+    outcome = unprivileged("revert", "--all", "--site-packages", str(shared.site))
+    assert outcome.code == 0, outcome
+    assert shared.state() == before

@@ -227,7 +227,7 @@ def test_a_child_process_is_not_left_behind(
     note = tmp_path / "pid"
     outcome = imports(site, SPAWN.format(apart=apart, file=str(note)) + end, Limits(seconds=3))
     assert bool(outcome.error) == bool(end)
-    assert not alive(int(note.read_text()))
+    wait_for(lambda: not alive(int(note.read_text())))
 
 
 def test_temporary_files_of_the_library_are_not_left_behind(site: Path) -> None:
@@ -297,13 +297,18 @@ def test_a_signal_to_patchkit_ends_the_probe_too(
     text = SPAWN.format(apart=False, file=str(note)) + hang
     (site / MODULE / "__init__.py").write_text(text)
     command = [sys.executable, "-c", RUNNER, json.dumps(argument(site)), tempfile.gettempdir()]
-    process = subprocess.Popen(command, cwd=PROBES.parents[1], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command,
+        cwd=PROBES.parents[1],
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # nohup and & ignore some
+    )
     own = Path(f"{note}.own")
     wait_for(lambda: own.exists() and own.read_text() != "")
     process.send_signal(number)
     assert process.wait(timeout=20) == code
-    assert not alive(int(note.read_text()))
-    assert not alive(int(own.read_text()))
+    wait_for(lambda: not alive(int(note.read_text())))
+    wait_for(lambda: not alive(int(own.read_text())))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -86,7 +86,8 @@ def test_code_that_moved_on_is_exit_1_and_names_the_function(shelf: Bench) -> No
     assert outcome.code == 1
     (row,) = outcome.json["releases"][0]["patches"]
     assert row["state"] == "bad"
-    assert "matched 0 places" in row["detail"]
+    assert row["detail"] == "apply was refused"
+    assert "matched 0 places" in outcome.json["releases"][0]["checks"][0]["detail"]
     assert names(outcome) == [("apply", "failed")]
 
 

@@ -91,3 +91,11 @@ def test_json_has_the_checks():
         }
     ]
     assert json.loads(document("verify", None, ok=False))["checks"] == []
+
+
+def test_strictness_says_what_it_fails() -> None:
+    checks = (Check("p", "trace", SKIPPED, "no torch"), Check("q", "import", PASSED))
+    rows = (Row("p", "applied"), Row("q", "applied"))
+    lax, strict = (Result(rows, checks=checks, strict=strict) for strict in (False, True))
+    assert "--strict" not in table(lax)
+    assert "not proven fails: trace of p\n" in click.unstyle(table(strict)) + "\n"
