@@ -14,7 +14,7 @@ from patchkit import __version__
 from patchkit.catalog import Catalog
 from patchkit.environment import Target
 from patchkit.errors import PatchkitError
-from patchkit.plaintext import one_line, plain
+from patchkit.plaintext import one_line, plain, visible
 from patchkit.results import PROVEN, SKIPPED, Check, FileDiff, Result, Row
 
 JSON_SCHEMA = 1
@@ -33,13 +33,13 @@ def table(result: Result) -> str:
     lines = []
     for row in result.rows:
         state = click.style(row.state.ljust(width), fg=_colour(row))
-        lines.append(f"{state}  {row.id.ljust(names)}  {_about(row)}".rstrip())
+        lines.append(f"{state}  {visible(row.id.ljust(names))}  {visible(_about(row))}".rstrip())
         if row.hint and not row.ok:
-            lines.append(f"{' ' * width}  next: {row.hint}")
+            lines.append(f"{' ' * width}  next: {visible(row.hint)}")
         lines += _checks(result, row.id)
     problems = [*result.problems, *_strictness(result)]
-    lines += [click.style(f"problem: {text}", fg="red") for text in problems]
-    lines += [click.style(f"warning: {text}", fg="yellow") for text in result.warnings]
+    lines += [click.style(f"problem: {visible(text)}", fg="red") for text in problems]
+    lines += [click.style(f"warning: {visible(text)}", fg="yellow") for text in result.warnings]
     return "\n".join(lines)
 
 

@@ -99,3 +99,10 @@ def test_strictness_says_what_it_fails() -> None:
     lax, strict = (Result(rows, checks=checks, strict=strict) for strict in (False, True))
     assert "--strict" not in table(lax)
     assert "not proven fails: trace of p\n" in click.unstyle(table(strict)) + "\n"
+
+
+def test_what_a_ledger_says_cannot_play_with_the_terminal() -> None:
+    row = Row("p\x1b[2J", "drifted", "a\u202eb", ok=False, hint="patchkit diff p\x07")
+    result = Result((row,), problems=("x\x1b[1A",), warnings=("y\r",))
+    shown = click.unstyle(table(result))
+    assert not [c for c in shown if c not in "\n" and not c.isprintable()]
