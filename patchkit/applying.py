@@ -9,6 +9,8 @@ from dataclasses import replace
 from patchkit.catalog import Catalog, Project
 from patchkit.environment import Distribution, Target
 from patchkit.errors import PatchkitError
+from patchkit.files import changed_meanwhile
+from patchkit.journal import Change, Snapshot, digest_of
 from patchkit.ledger import FileEntry, Ledger, LedgerEntry
 from patchkit.originals import originals_of
 from patchkit.plan import (
@@ -38,7 +40,7 @@ from patchkit.sites import (
     result_of,
     state_of,
 )
-from patchkit.store import Change, Snapshot, Store, changed_meanwhile, digest_of
+from patchkit.store import Store
 
 REPLACED = "replaced"
 

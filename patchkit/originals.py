@@ -7,9 +7,10 @@ from pathlib import Path
 
 from patchkit.environment import Distribution, linked_folder, other_owners
 from patchkit.errors import TargetError
+from patchkit.journal import Snapshot
 from patchkit.ledger import Ledger
 from patchkit.plan import Original
-from patchkit.store import Snapshot, Store
+from patchkit.store import Store
 
 
 def originals_of(

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from patchkit.environment import Target
 from patchkit.errors import PatchkitError
+from patchkit.journal import Change, digest_of
 from patchkit.ledger import FileEntry, FileState, LedgerEntry, compose, file_state
 from patchkit.plan import GONE, NOT_APPLIED, UPGRADED, EntryState
 from patchkit.results import Notify, Result, Row
@@ -24,7 +25,7 @@ from patchkit.sites import (
     state_of,
     stores_of,
 )
-from patchkit.store import Change, Store, digest_of
+from patchkit.store import Store
 
 
 def revert(

@@ -11,10 +11,11 @@ from pathlib import Path, PurePosixPath
 
 from patchkit.environment import STATE_FOLDER, Distribution, Target, find_distribution
 from patchkit.errors import PatchkitError, TargetError
+from patchkit.journal import Change, Snapshot, digest_of
 from patchkit.ledger import FileEntry, Ledger, LedgerEntry
 from patchkit.plan import APPLIED, DRIFTED, NOT_APPLIED, EntryState, entry_state
 from patchkit.results import Notify, Result, Row
-from patchkit.store import Change, Snapshot, Store, digest_of
+from patchkit.store import Store
 
 INTERRUPTED = (
     "{root}: an apply or revert was interrupted; the next patchkit apply or revert rolls it back"

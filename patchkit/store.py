@@ -11,9 +11,7 @@ what it names, unless the ledger already is the one that was to come.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
-import hashlib
 import json
 import os
 import stat
@@ -26,62 +24,36 @@ from typing import Any
 
 from patchkit.environment import STATE_FOLDER
 from patchkit.errors import LedgerError, PatchkitError, StoreError
+from patchkit.files import (
+    changed_meanwhile,
+    keep_owner,
+    make_folder,
+    same_file,
+    stat_through,
+    store_error,
+    sync_folder,
+    write_temporary,
+)
+from patchkit.journal import (
+    JOURNAL_SCHEMA,
+    Change,
+    Snapshot,
+    digest_of,
+    load_journal,
+    same_as,
+    snapshot_to_dict,
+    text_digest,
+)
 from patchkit.ledger import (
     Bytecode,
     Ledger,
     bytecode_from_dict,
     bytecode_to_dict,
     dump_ledger,
-    inside,
-    link_text,
     load_ledger,
-    permission_bits,
-    sha256_name,
-    time_ns,
-    typed,
 )
 
 TEMPORARY = ".patchkit-tmp"
-_JOURNAL_SCHEMA = 1
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A file as it is: bytes, permission bits, mtime (ns), and its link text if it is a link.
-
-    ``uid`` and ``gid`` are kept for the file that replaces it.
-    """
-
-    data: bytes
-    mode: int
-    mtime_ns: int
-    link: str | None = None
-    uid: int = -1
-    gid: int = -1
-
-    @property
-    def digest(self) -> str:
-        """The sha256 (hex) of the bytes."""
-        return digest_of(self.data)
-
-
-@dataclass(frozen=True)
-class Change:
-    """One file to change: what is there now, and what is to be there (None: no file).
-
-    ``bytecode`` is put back after the file; all other bytecode of the file is removed.
-    """
-
-    path: str
-    before: Snapshot | None
-    after: Snapshot | None
-    bytecode: tuple[Bytecode, ...] = ()
-    folders: tuple[str, ...] = ()
-
-
-def digest_of(data: bytes) -> str:
-    """Return the sha256 of ``data`` in hex."""
-    return hashlib.sha256(data).hexdigest()
 
 
 @dataclass
@@ -136,7 +108,7 @@ class Store:
         try:
             info = os.lstat(full)
             link = os.readlink(full) if stat.S_ISLNK(info.st_mode) else None
-            real = _stat_through(full) if link is not None else info
+            real = stat_through(full) if link is not None else info
             if not stat.S_ISREG(real.st_mode):
                 raise StoreError(
                     f"{full} is not a regular file", hint="Reinstall the distribution."
@@ -145,7 +117,7 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise _store_error("read", full, error) from error
+            raise store_error("read", full, error) from error
         mode, owner = stat.S_IMODE(real.st_mode), (real.st_uid, real.st_gid)
         return Snapshot(data, mode, real.st_mtime_ns, link, *owner)
 
@@ -254,7 +226,7 @@ class Store:
         while True:
             try:
                 if flags & os.O_CREAT:
-                    _make_folder(self.folder)
+                    make_folder(self.folder)
                 handle = os.open(path, flags | os.O_CLOEXEC, 0o644)
                 if flags & os.O_CREAT:
                     self._share(handle)
@@ -265,9 +237,9 @@ class Store:
                     continue  # another process removed the folder just now
                 return None
             except OSError as error:
-                raise _store_error("lock", path, error) from error
+                raise store_error("lock", path, error) from error
             self._wait(handle, kind)
-            if _same_file(handle, path):
+            if same_file(handle, path):
                 return handle
             os.close(handle)
 
@@ -275,7 +247,7 @@ class Store:
         """Let everyone read the lock, and its folder's owner write it, whoever made it."""
         if os.fstat(handle).st_uid == os.geteuid():
             os.fchmod(handle, 0o644)
-            _keep_owner(handle, *self.owner())
+            keep_owner(handle, *self.owner())
 
     def owner(self) -> tuple[int, int]:
         """Return user and group of the folder: what patchkit adds to it is theirs."""
@@ -378,8 +350,8 @@ class Store:
         rows = [
             {
                 "path": c.path,
-                "before": _snapshot_to_dict(c.before),
-                "after": _snapshot_to_dict(c.after),
+                "before": snapshot_to_dict(c.before),
+                "after": snapshot_to_dict(c.after),
                 "bytecode": [bytecode_to_dict(b) for b, _ in kept_bytecode[c.path]],
                 "folders": list(c.folders),
             }
@@ -391,9 +363,9 @@ class Store:
         self, changes: list[dict[str, Any]], new_text: str | None, objects: list[str]
     ) -> None:
         document = {
-            "schema": _JOURNAL_SCHEMA,
-            "ledger_before": _text_digest(self._read_text(self._ledger_path)),
-            "ledger_after": _text_digest(new_text),
+            "schema": JOURNAL_SCHEMA,
+            "ledger_before": text_digest(self._read_text(self._ledger_path)),
+            "ledger_after": text_digest(new_text),
             "objects": objects,
             "changes": changes,
         }
@@ -403,13 +375,13 @@ class Store:
         path = self.folder / "objects" / digest_of(data)
         if path.exists() and path.read_bytes() == data:
             return
-        self._step("create", f"{STATE_FOLDER}/objects", _make_folder)
+        self._step("create", f"{STATE_FOLDER}/objects", make_folder)
         self._write_state(path, data)
 
     def _replace(self, change: Change) -> None:
         for folder in change.folders:
             if change.after is not None:
-                self._step("create", folder, _make_folder)
+                self._step("create", folder, make_folder)
         self._put(change.path, change.after)
         self._drop_bytecode(change.path)
         for item in change.bytecode:
@@ -425,13 +397,13 @@ class Store:
             if snapshot is None:
                 full.unlink(missing_ok=True)
             else:
-                _write_temporary(temporary, snapshot)
+                write_temporary(temporary, snapshot)
                 os.replace(temporary, full)
-            _sync_folder(full.parent)
+            sync_folder(full.parent)
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
-            raise _store_error("write", full, error) from error
+            raise store_error("write", full, error) from error
 
     def _drop_bytecode(self, path: str) -> None:
         cache = (self.root / path).parent / "__pycache__"
@@ -447,7 +419,7 @@ class Store:
 
     def _restore_bytecode(self, item: Bytecode) -> None:
         snapshot = Snapshot(self.kept(item.sha256), item.mode, item.mtime_ns)
-        self._step("create", str(Path(item.path).parent), _make_folder)
+        self._step("create", str(Path(item.path).parent), make_folder)
         self._put(item.path, snapshot)
 
     def _remove_folders(self, folders: Sequence[str]) -> None:
@@ -460,7 +432,7 @@ class Store:
         try:
             action(full)
         except OSError as error:
-            raise _store_error(verb, full, error) from error
+            raise store_error(verb, full, error) from error
 
     def _put_ledger(self, *, there: bool) -> None:
         """Make the ledger the one written beside it, or remove it: needs no space on disk."""
@@ -469,22 +441,22 @@ class Store:
             self._step("write", name, _beside(self._ledger_path).replace)
         elif self._ledger_path.exists():
             self._step("remove", name, lambda p: p.unlink())
-        _sync_folder(self.folder)
+        sync_folder(self.folder)
 
     def _write_beside(self, path: Path, data: bytes) -> None:
         try:
             state = Snapshot(data, 0o644, time.time_ns(), None, *self.owner())
-            _write_temporary(_beside(path), state)
+            write_temporary(_beside(path), state)
         except OSError as error:
             with contextlib.suppress(OSError):
                 _beside(path).unlink()
-            raise _store_error("write", path, error) from error
+            raise store_error("write", path, error) from error
 
     def _write_state(self, path: Path, data: bytes) -> None:
         self._write_beside(path, data)
         name = path.relative_to(self.root).as_posix()
         self._step("write", name, _beside(path).replace)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
     def _finish(self, ledger: Ledger) -> None:
         """Drop the bytes this run no longer needs, and the journal, which first gets another name.
@@ -495,10 +467,10 @@ class Store:
         if self._journal_path.exists():
             name = f"{STATE_FOLDER}/journal.json"
             self._step("rename", name, lambda p: p.replace(self._done_path))
-            _sync_folder(self.folder)
+            sync_folder(self.folder)
         objects = self.folder / "objects"
         text = self._read_text(self._done_path)
-        own = _load_journal(text, self._done_path)["objects"] if text is not None else []
+        own = load_journal(text, str(self._done_path))["objects"] if text is not None else []
         done = [objects / name for name in sorted(set(own) - _object_names(ledger))]
         begun = [*_listdir(objects), *_listdir(self.folder)]
         for file in [*done, *(p for p in begun if p.name.endswith(TEMPORARY))]:
@@ -507,7 +479,7 @@ class Store:
         with contextlib.suppress(OSError):
             objects.rmdir()
         self._step("remove", f"{STATE_FOLDER}/journal.done", lambda p: p.unlink(missing_ok=True))
-        _sync_folder(self.folder)
+        sync_folder(self.folder)
 
     def _read_text(self, path: Path) -> str | None:
         try:
@@ -531,13 +503,13 @@ class Store:
             return
         text = self._read_text(self._journal_path)
         if text is not None:
-            self._recover_from(_load_journal(text, self._journal_path))
+            self._recover_from(load_journal(text, str(self._journal_path)))
         self._finish(self.load())
 
     def _recover_from(self, journal: dict[str, Any]) -> None:
         """Roll back every change that can be; the first error is raised after the others."""
         before, after = journal["ledger_before"], journal["ledger_after"]
-        now = _text_digest(self._read_text(self._ledger_path))
+        now = text_digest(self._read_text(self._ledger_path))
         if now == after and before != after:
             return
         self.notify("rolling back an interrupted run ...")
@@ -556,11 +528,11 @@ class Store:
         with contextlib.suppress(OSError):
             full.with_name(f".{full.name}{TEMPORARY}").unlink()
         current, before = self.snapshot(path), change["before"]
-        untouched = _same_as(current, before)
-        if not untouched and not _same_as(current, change["after"]):
+        untouched = same_as(current, before)
+        if not untouched and not same_as(current, change["after"]):
             return
         for folder in change["folders"] if before else ():
-            self._step("create", folder, _make_folder)
+            self._step("create", folder, make_folder)
         if not untouched:
             self._put(path, self._snapshot_from_dict(before) if before else None)
         self._drop_bytecode(path)
@@ -574,70 +546,9 @@ class Store:
         return Snapshot(self.kept(value["sha256"]), *(value[name] for name in names))
 
 
-def _snapshot_to_dict(snapshot: Snapshot | None) -> dict[str, Any] | None:
-    if snapshot is None:
-        return None
-    return {
-        "sha256": snapshot.digest,
-        "mode": snapshot.mode,
-        "mtime_ns": snapshot.mtime_ns,
-        "link": snapshot.link,
-        "uid": snapshot.uid,
-        "gid": snapshot.gid,
-    }
-
-
-def _same_as(current: Snapshot | None, value: dict[str, Any] | None) -> bool:
-    if current is None or value is None:
-        return current is None and value is None
-    return (current.digest, current.link) == (value["sha256"], value["link"])
-
-
-def _load_journal(text: str, path: Path) -> dict[str, Any]:
-    try:
-        document: dict[str, Any] = json.loads(text)
-        _check_journal(document)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise LedgerError(
-            f"{path} is damaged ({error})",
-            hint="Reinstall the distribution, remove the .patchkit folder, then apply again.",
-        ) from error
-    return document
-
-
-def _check_journal(document: dict[str, Any]) -> None:
-    if document["schema"] != _JOURNAL_SCHEMA:
-        raise ValueError(f"schema {document['schema']}")
-    _ = document["ledger_before"], document["ledger_after"]
-    for name in typed(document["objects"], list):
-        sha256_name(name)
-    for change in typed(document["changes"], list):
-        for path in [change["path"], *typed(change["folders"], list)]:
-            inside(path)
-        for item in typed(change["bytecode"], list):
-            bytecode_from_dict(item)
-        for value in (change["before"], change["after"]):
-            if value is not None:
-                _check_snapshot(value)
-
-
-def _check_snapshot(value: dict[str, Any]) -> None:
-    sha256_name(value["sha256"])
-    permission_bits(value["mode"])
-    time_ns(value["mtime_ns"])
-    link_text(value["link"])
-    for key in ("uid", "gid"):
-        if not -1 <= typed(value[key], int) < 2**32:
-            raise ValueError(f"{key} {value[key]}")
-
-
 def _object_names(ledger: Ledger) -> set[str]:
     names = {f.pristine for f in ledger.files if f.pristine}
     return names | {b.sha256 for f in ledger.files for b in f.bytecode}
-
-
-def _text_digest(text: str | None) -> str | None:
-    return None if text is None else digest_of(text.encode())
 
 
 def _listdir(folder: Path) -> list[Path]:
@@ -647,97 +558,8 @@ def _listdir(folder: Path) -> list[Path]:
         return []
 
 
-def _same_file(handle: int, path: Path) -> bool:
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return False
-    mine = os.fstat(handle)
-    return (mine.st_dev, mine.st_ino) == (found.st_dev, found.st_ino)
-
-
 def _beside(path: Path) -> Path:
     return path.with_name(path.name + TEMPORARY)
-
-
-def _write_temporary(path: Path, snapshot: Snapshot) -> None:
-    """Write a new file beside its target, with mode, owner and time, and flush it to disk."""
-    path.unlink(missing_ok=True)
-    if snapshot.link is not None:
-        os.symlink(snapshot.link, path)
-        return
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(snapshot.data)
-        file.flush()
-        _keep_owner(file.fileno(), snapshot.uid, snapshot.gid)
-        os.fchmod(file.fileno(), snapshot.mode)
-        os.utime(file.fileno(), ns=(snapshot.mtime_ns, snapshot.mtime_ns))
-        os.fsync(file.fileno())
-
-
-def _make_folder(path: Path) -> None:
-    """Make a folder with the mode and owner of the one it lies in, unless it is there."""
-    try:
-        path.mkdir()
-    except FileExistsError:
-        if not path.is_dir():
-            raise
-        return
-    parent = os.stat(path.parent)
-    os.chmod(path, stat.S_IMODE(parent.st_mode))
-    _keep_owner(path, parent.st_uid, parent.st_gid)
-
-
-def _keep_owner(file: int | Path, uid: int, gid: int) -> None:
-    """Give a file the owner another had, where that is allowed and means anything."""
-    try:
-        os.chown(file, uid, gid)
-    except OSError as error:  # EINVAL: an owner that this user namespace has no number for
-        if error.errno not in (errno.EPERM, errno.EINVAL):
-            raise
-
-
-def _stat_through(full: Path) -> os.stat_result:
-    try:
-        return os.stat(full)
-    except FileNotFoundError as error:
-        raise StoreError(
-            f"{full} is a link to a file that does not exist", hint="Reinstall the distribution."
-        ) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(handle)
-
-
-def changed_meanwhile(path: Path) -> StoreError:
-    """Return the refusal to write over what another program, such as pip, wrote just now."""
-    return StoreError(
-        f"{path} was changed by another program while patchkit was at work",
-        hint="When that has finished, run the same command again.",
-    )
-
-
-def _store_error(verb: str, path: Path, error: OSError) -> StoreError:
-    reasons = {
-        errno.EACCES: "Run as the user that owns the environment.",
-        errno.EPERM: "Run as the user that owns the environment.",
-        errno.EROFS: "The file system is mounted read-only; patch where the image is built.",
-        errno.ENOSPC: "Free some space, then run the same command again.",
-        errno.EDQUOT: "Free some space, then run the same command again.",
-    }
-    return StoreError(
-        f"cannot {verb} {path}: {error.strerror or error}",
-        hint=reasons.get(error.errno or 0, "Mend the cause, then run the same command again."),
-    )
 
 
 def say_on_terminal(text: str) -> None:

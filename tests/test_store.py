@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from patchkit.errors import LedgerError, PatchkitError, StoreError
+from patchkit.journal import Change, Snapshot, digest_of
 from patchkit.ledger import Bytecode, FileEntry, Ledger, LedgerEntry, dump_ledger
-from patchkit.store import TEMPORARY, Change, Snapshot, Store, digest_of
+from patchkit.store import TEMPORARY, Store
 from tests.conftest import tree
 
 A, B, C = "pkg/a.py", "pkg/b.py", "pkg/new/c.py"
