@@ -647,7 +647,8 @@ def run_once(probe: Probe) -> None:
     """Run what is the same for every GPU."""
     probe.attempt(run_functionalized)
     for options in PASSED_ON:
-        if probe.offers(options):
+        known = probe.release >= (0, 2, 9) or options.get("sf_vec_size", 16) == 16
+        if known and probe.offers(options):
             probe.attempt(run_forwarding, options, False)
     for shape, options in WRONG_CALLS:
         known = {name: value for name, value in options.items() if name != "no_such_parameter"}
