@@ -18,6 +18,7 @@ from patchkit.errors import PatchkitError
 from patchkit.releases import install
 from patchkit.results import Result
 from patchkit.reverting import revert
+from patchkit.sites import any_id
 from patchkit.store import say_on_terminal
 from patchkit.verifying import verify
 
@@ -73,7 +74,7 @@ def _walk(release: str, site: Path, say: Say) -> Tour:
     say("5. patchkit verify --check bytes")
     _require(_verify_bytes(target, catalog), say)
     say("\n6. patchkit revert --all")
-    back = revert(target, (), everything=True, force=False, known=_yes, notify=say_on_terminal)
+    back = revert(target, (), everything=True, force=False, known=any_id, notify=say_on_terminal)
     _require(back, say)
     after = tree_digest(site)
     say(f"   sha256 over all, before:   {before[0]}\n   sha256 over all, after:    {after[0]}")
@@ -86,12 +87,8 @@ def _walk(release: str, site: Path, say: Say) -> Tour:
 def _verify_bytes(target: Target, catalog: Catalog) -> Result:
     options = Options(names=(BYTES,))
     return verify(
-        target, (), Project(), lambda: catalog, options, known=_yes, notify=say_on_terminal
+        target, (), Project(), lambda: catalog, options, known=any_id, notify=say_on_terminal
     )
-
-
-def _yes(_: str) -> bool:
-    return True
 
 
 _REPORT = "This is a bug in patchkit; please report it with the output above."
