@@ -223,6 +223,7 @@ class Store:
                 f"{self.folder} is a symbolic link; patchkit keeps its state in the folder itself",
                 hint="Remove the link.",
             )
+        said = False
         while True:
             try:
                 if flags & os.O_CREAT:
@@ -238,7 +239,11 @@ class Store:
                 return None
             except OSError as error:
                 raise store_error("lock", path, error) from error
-            self._wait(handle, kind)
+            try:
+                said = self._wait(handle, kind, said)
+            except OSError as error:
+                os.close(handle)
+                raise store_error("lock", path, error) from error
             if same_file(handle, path):
                 return handle
             os.close(handle)
@@ -258,12 +263,16 @@ class Store:
         """Return the mode of a plain file that is as open as the folder, whatever the umask."""
         return stat.S_IMODE(os.stat(self.root).st_mode) & 0o666
 
-    def _wait(self, handle: int, kind: int) -> None:
+    def _wait(self, handle: int, kind: int, said: bool) -> bool:
+        """Take the lock; return whether the user has been told, once, that there is a wait."""
         try:
             fcntl.flock(handle, kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            self.notify("waiting for another patchkit to finish ...")
+            if not said:
+                self.notify("waiting for another patchkit to finish ...")
             fcntl.flock(handle, kind)
+            return True
+        return said
 
     def _remove_empty_state(self) -> None:
         """Remove the state folder when nothing is recorded; the lock goes last.
