@@ -6,6 +6,8 @@ overlay, a temporary folder of links in which only the patched files are real.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from patchkit.environment import Distribution, Target
-from patchkit.manifest import IMPORT, MOVES_ON, TRACE, Trace
+from patchkit.manifest import IMPORT, KERNEL, MOVES_ON, TRACE, Trace
 from patchkit.probing import Limits, ProbeOutcome, run_probe
 from patchkit.results import (
     BROKEN,
@@ -24,12 +26,14 @@ from patchkit.results import (
     PROVEN,
     SKIPPED,
     UNPROVEN,
+    Case,
     Check,
+    Group,
     Notify,
 )
 
 BYTES = "bytes"
-NAMES = (BYTES, IMPORT, TRACE)
+NAMES = (BYTES, IMPORT, TRACE, KERNEL)
 # Capability 10.0 first: 0.7.4 refuses 9.0, and a proof cites the first.
 ARCHITECTURES = ("10.0", "9.0", "12.0", "12.1")
 _IMPORT_FLAGS: tuple[tuple[str, ...], ...] = (("-O",), ("-OO",))
@@ -37,14 +41,19 @@ _IMPORT_FLAGS: tuple[tuple[str, ...], ...] = (("-O",), ("-OO",))
 
 @dataclass(frozen=True)
 class Options:
-    """Which checks to run and how. ``architectures`` are compute capabilities, as "10.0"."""
+    """Which checks to run and how. ``architectures`` are compute capabilities, as "10.0".
+
+    ``gpu`` lets the kernel check run, ``bench`` lets it measure; ``trace_on_gpu`` is for the trace.
+    """
 
     names: tuple[str, ...] = NAMES
     prove: bool = False
     strict: bool = False
     architectures: tuple[str, ...] = ARCHITECTURES
     cuda: str = "13.0"
-    use_gpu: bool = False
+    trace_on_gpu: bool = False
+    gpu: bool = False
+    bench: bool = False
     limits: Limits = field(default_factory=Limits)
 
 
@@ -64,6 +73,7 @@ class Subject:
     trace: Trace | None
     patched: Mapping[str, bytes | None]
     pristine: Mapping[str, bytes | None]
+    kernel: str = ""
     applied: bool = True
     alone: bool = True
     in_place: bool = True
@@ -87,6 +97,8 @@ def run_checks(
             found.append(runner.imports(subject))
         if subject.trace and TRACE in options.names:
             found.append(runner.proof(subject) if options.prove else runner.patched(subject))
+        if subject.kernel and options.gpu and KERNEL in options.names and subject.applied:
+            found.append(runner.kernel(subject, subjects))
     return found
 
 
@@ -98,12 +110,24 @@ class _Runner:
     options: Options
     notify: Notify
     traces: dict[tuple[str, ...], ProbeOutcome] = field(default_factory=dict)
+    kernels: dict[tuple[str, ...], ProbeOutcome] = field(default_factory=dict)
 
-    def probe(self, program: str, flags: Sequence[str] = (), **argument: Any) -> ProbeOutcome:
+    def probe(
+        self,
+        program: str,
+        flags: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+        **argument: Any,
+    ) -> ProbeOutcome:
         if self.target.python is None:
             return ProbeOutcome(error="there is no interpreter to run it in")
         outcome = run_probe(
-            self.target.python, program, argument, flags=flags, limits=self.options.limits
+            self.target.python,
+            program,
+            argument,
+            flags=flags,
+            environ=environ,
+            limits=self.options.limits,
         )
         if outcome.error or _understood(outcome.document, argument):
             return outcome
@@ -217,15 +241,48 @@ class _Runner:
                 scenario=trace.scenario,
                 architectures=list(self.options.architectures),
                 cuda=self.options.cuda,
-                use_gpu=self.options.use_gpu,
+                use_gpu=self.options.trace_on_gpu,
                 capture_only=trace.gives == MOVES_ON,
             )
         return self.traces[key]
+
+    # kernel
+
+    def kernel(self, subject: Subject, subjects: Sequence[Subject]) -> Check:
+        """Run the installed kernel on the GPU, under all patches of its distribution; once."""
+        key = (subject.kernel, subject.distribution.key)
+        if key not in self.kernels:
+            self.notify(f"running {subject.kernel} on the GPU ...")
+            together = [s for s in subjects if s.distribution.key == subject.distribution.key]
+            cache = _jit_cache(subject.distribution, together)
+            self.kernels[key] = self.probe(
+                "kernel_probe.py",
+                environ={"FLASHINFER_WORKSPACE_BASE": str(cache)},
+                prepend=self.prepend(),
+                scenario=subject.kernel,
+                bench=self.options.bench,
+            )
+        return _kernel_check(subject, self.kernels[key])
+
+
+def _jit_cache(distribution: Distribution, subjects: Sequence[Subject]) -> Path:
+    """Return the folder for modules built from exactly these sources, in patchkit's own cache."""
+    site = distribution.site_packages
+    digest = hashlib.sha256(f"{site}\n{distribution.version}\n".encode())
+    for path in sorted({path for subject in subjects for path in subject.patched}):
+        if (site / path).is_file():
+            digest.update(
+                f"{path}\n".encode() + hashlib.sha256((site / path).read_bytes()).digest()
+            )
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(home, "patchkit", "jit", digest.hexdigest()[:16])
 
 
 def _understood(document: Mapping[str, Any], argument: Mapping[str, Any]) -> bool:
     """Say whether an answer has the shape a probe gives it: what it imports can damage it."""
     try:
+        if "bench" in argument:
+            return _kernel_understood(document)
         if "modules" in argument:
             asked = [m["name"] for m in argument["modules"]]
             modules = document["modules"]
@@ -248,6 +305,18 @@ def _runs_understood(runs: Sequence[Mapping[str, Any]]) -> bool:
         and all(type(run["cases"]) is int for run in runs)
         and _texts(runs, "architecture")
         and _texts(errors, "kind", "first_line", "file", "function")
+    )
+
+
+def _kernel_understood(document: Mapping[str, Any]) -> bool:
+    cases = [case for group in document["groups"] for case in group["cases"]]
+    return (
+        _texts([document], "import_error", "missing", "trouble", "nothing", "gpu", "architecture")
+        and _texts(document["groups"], "name")
+        and _texts(cases, "name", "problem")
+        and all(type(group["seconds"]) in (int, float) for group in document["groups"])
+        and all(type(note) is str for note in document["notes"])
+        and type(document["bench"]) in (dict, type(None))
     )
 
 
@@ -368,6 +437,46 @@ def _one_operator(check: Check, runs: Sequence[Mapping[str, Any]]) -> Check:
     operator = ", ".join(runs[0]["capture"]["operators"])
     detail = f"one graph, one operator {operator}; {cases} cases on {names}"
     return replace(check, outcome=PASSED, detail=detail)
+
+
+# The kernel probe's document
+
+
+def _kernel_check(subject: Subject, outcome: ProbeOutcome) -> Check:
+    """Judge a run on the GPU. It was asked for: where it cannot be made, it fails."""
+    check = Check(subject.patch, KERNEL, FAILED, seconds=outcome.seconds, tail=outcome.tail)
+    if outcome.error:
+        return replace(check, detail=f"the kernel probe failed: {outcome.error}")
+    document = outcome.document
+    check = replace(check, groups=_groups(document), bench=document["bench"])
+    if error := _no_import(outcome):
+        missing = _missing(outcome, subject.distribution)
+        detail = f"{missing} is not installed here" if missing else f"no import: {error}"
+        return replace(check, detail=detail)
+    if problem := document["trouble"] or document["nothing"]:
+        return replace(check, detail=_noted(problem, document))
+    cases = [case for group in check.groups for case in group.cases]
+    bad = [case for case in cases if case.problem]
+    if bad or not cases:
+        first = f"; first: {bad[0].name}: {bad[0].problem}" if bad else ""
+        return replace(check, detail=f"{len(bad)} of {len(cases)} cases failed{first}")
+    detail = f"{len(cases)} cases on {document['gpu']} ({document['architecture']})"
+    return replace(check, outcome=PASSED, detail=_noted(detail, document))
+
+
+def _noted(detail: str, document: Mapping[str, Any]) -> str:
+    return "; ".join([detail, *document["notes"]])
+
+
+def _groups(document: Mapping[str, Any]) -> tuple[Group, ...]:
+    return tuple(
+        Group(
+            group["name"],
+            group["seconds"],
+            tuple(Case(case["name"], case["problem"]) for case in group["cases"]),
+        )
+        for group in document["groups"]
+    )
 
 
 # Overlays

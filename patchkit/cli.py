@@ -20,6 +20,7 @@ from patchkit.catalog import Catalog, Project, load_catalog, load_project
 from patchkit.checks import ARCHITECTURES, NAMES, Options
 from patchkit.environment import Target, find_target
 from patchkit.errors import PatchkitError
+from patchkit.manifest import KERNEL
 from patchkit.probing import Limits
 from patchkit.results import FileDiff, Result
 from patchkit.store import say_on_terminal
@@ -224,7 +225,7 @@ def _check_options(function: F) -> F:
             help=f"Compute capability to simulate; repeatable.  [{', '.join(ARCHITECTURES)}]",
         ),
         click.option(
-            "--on-gpu", is_flag=True, help="Trace on the GPU of the target, do not simulate one."
+            "--trace-on-gpu", is_flag=True, help="Trace on the target's GPU, do not simulate one."
         ),
         click.option(
             "--timeout", default=300.0, show_default=True, help="Seconds one probe may take."
@@ -241,15 +242,24 @@ def _options(
     strict: bool,
     prove: bool,
     arch: tuple[str, ...],
-    on_gpu: bool,
+    trace_on_gpu: bool,
     timeout: float,
+    gpu: bool = False,
+    bench: bool = False,
 ) -> Options:
+    if KERNEL in picked and not gpu:
+        raise click.UsageError("the kernel check is part of verify --gpu")
+    if bench and not gpu:
+        raise click.UsageError("--bench measures on the GPU; give --gpu too")
+
     return Options(
         names=tuple(name for name in picked or NAMES if name not in skip),
         prove=prove,
         strict=strict,
         architectures=arch,
-        use_gpu=on_gpu,
+        trace_on_gpu=trace_on_gpu,
+        gpu=gpu,
+        bench=bench,
         limits=Limits(seconds=timeout),
     )
 
@@ -267,15 +277,18 @@ def _report_options(function: F) -> F:
     return function
 
 
-def _ask_for_reports(session: Session, junit: Path | None, html: Path | None, github: bool) -> None:
+def _ask_for_reports(
+    session: Session, junit: Path | None, html: Path | None, github: bool, bench: Path | None
+) -> None:
     """Let a session write reports; refuses at once what could not be written at the end."""
     from patchkit import junit as junit_xml
 
     if github and session.as_json:
         raise click.UsageError("give --json or --github, not both")
-    if junit is not None and junit == html:
-        raise click.UsageError("--junit and --html name the same file")
-    for file in filter(None, (junit, html)):
+    files = [file for file in (junit, html, bench) if file is not None]
+    if len(set(files)) < len(files):
+        raise click.UsageError("two reports name the same file")
+    for file in files:
         if not file.parent.is_dir():
             raise PatchkitError(
                 f"cannot write {file}: no folder {file.parent}",
@@ -286,6 +299,8 @@ def _ask_for_reports(session: Session, junit: Path | None, html: Path | None, gi
         session.reports[junit] = lambda result: junit_xml.junit(result, session.command)
     if html is not None:
         session.reports[html] = session.page
+    if bench is not None:
+        session.reports[bench] = report.bench
 
 
 def _write(file: str, text: str) -> None:
@@ -404,14 +419,25 @@ def apply(session: Session, patch: tuple[str, ...], dry_run: bool) -> None:
     "verify",
     "patchkit verify\npatchkit verify --check bytes --json\n"
     "patchkit verify --prove --strict --arch 10.0\n"
+    "patchkit verify --gpu --bench bench.json\n"
     "patchkit verify --junit junit.xml --html verify.html --github",
 )
 @click.argument("patch", nargs=-1)
+@click.option(
+    "--gpu", is_flag=True, help="Run the patched kernel on the target's GPU; fails without one."
+)
+@click.option(
+    "--bench",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Measure on the GPU too, and write the figures as JSON (docs/gpu.md).",
+)
 @_check_options
 @_report_options
 def verify(
     session: Session,
     patch: tuple[str, ...],
+    bench: Path | None,
     junit: Path | None,
     html: Path | None,
     github: bool,
@@ -419,17 +445,18 @@ def verify(
 ) -> None:
     """Check what is applied: its bytes, then whether it imports and compiles; change nothing.
 
-    A check that cannot run here is skipped with its reason.
+    A check that cannot run here is skipped with its reason. With --gpu, the kernel is run and
+    compared with a reference, eager, compiled and in CUDA graphs.
     """
     from patchkit import verifying
 
-    _ask_for_reports(session, junit, html, github)
+    _ask_for_reports(session, junit, html, github, bench)
     result = verifying.verify(
         session.target(),
         patch,
         session.project(),
         session.catalog,
-        _options(**options),
+        _options(**options, bench=bench is not None),
         known=session.knows,
         notify=say_on_terminal,
     )

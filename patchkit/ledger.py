@@ -75,6 +75,7 @@ class LedgerEntry:
     requires: tuple[str, ...]
     splices: Mapping[str, tuple[Splice, ...]]
     trace: Trace | None = None
+    kernel: str = ""
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,7 @@ def _entry_to_dict(entry: LedgerEntry) -> dict[str, Any]:
             for path, splices in entry.splices.items()
         },
         "trace": None if entry.trace is None else asdict(entry.trace),
+        "kernel": entry.kernel,
     }
 
 
@@ -211,6 +213,7 @@ def _entry_from_dict(patch_id: str, value: Mapping[str, Any]) -> LedgerEntry:
             for path, splices in sorted(value["splices"].items())
         },
         trace=None if value["trace"] is None else _trace_from_dict(value["trace"]),
+        kernel=typed(value["kernel"], str),
     )
 
 

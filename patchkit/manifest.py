@@ -23,8 +23,8 @@ else:  # pragma: no cover
 SCHEMA = 1
 MANIFEST = "patch.toml"
 CODE = "codemod.py"
-IMPORT, TRACE = "import", "trace"
-CHECKS = (IMPORT, TRACE)
+IMPORT, TRACE, KERNEL = "import", "trace", "kernel"
+CHECKS = (IMPORT, TRACE, KERNEL)
 SCENARIOS = ("fp4_quantize",)
 ONE_OPERATOR, MOVES_ON = "one operator", "moves on"
 GIVES = (ONE_OPERATOR, MOVES_ON)
@@ -85,6 +85,7 @@ class Patch:
     digest: str
     folder: str = ""
     trace: Trace | None = None
+    kernel: str = ""
 
     @property
     def range(self) -> str:
@@ -257,6 +258,7 @@ def _read_patch(read: _Reader, patch_id: str, files: Mapping[str, str], folder: 
         digest=folder_digest(files),
         folder=folder,
         trace=_read_trace(read),
+        kernel=_read_kernel(read),
     )
     read.unknown()
     return patch
@@ -291,14 +293,28 @@ def _read_edit(read: _Reader, files: Mapping[str, str]) -> Edit:
     return edit
 
 
-def _read_trace(read: _Reader) -> Trace | None:
-    table = read.get("trace", dict, {})
+def _read_table(read: _Reader, check: str) -> _Reader | None:
+    """Return the table of a check, which goes with naming the check."""
+    table = read.get(check, dict, {})
     checks = read.table.get("checks")
-    if ("trace" in read.table) != (isinstance(checks, list) and TRACE in checks):
-        read.fail("trace", f"the table goes with checks = [{TRACE!r}], each needs the other")
-    if not table:
+    if (check in read.table) != (isinstance(checks, list) and check in checks):
+        read.fail(check, f"the table goes with checks = [{check!r}], each needs the other")
+    return _Reader(table, f"{check}.", read.problems) if table else None
+
+
+def _read_kernel(read: _Reader) -> str:
+    inner = _read_table(read, KERNEL)
+    if inner is None:
+        return ""
+    scenario = inner.text("scenario", _scenario_problem)
+    inner.unknown()
+    return scenario
+
+
+def _read_trace(read: _Reader) -> Trace | None:
+    inner = _read_table(read, TRACE)
+    if inner is None:
         return None
-    inner = _Reader(table, "trace.", read.problems)
     trace = Trace(
         scenario=inner.text("scenario", _scenario_problem),
         gives=inner.text("gives", _gives_problem),

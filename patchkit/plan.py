@@ -82,6 +82,7 @@ def make_entry(patch: Patch, version: Version, originals: Mapping[str, Original]
         requires=patch.requires,
         splices=splices,
         trace=patch.trace,
+        kernel=patch.kernel,
     )
 
 

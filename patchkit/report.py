@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -18,6 +19,7 @@ from patchkit.plaintext import one_line, plain, visible
 from patchkit.results import PROVEN, SKIPPED, Check, FileDiff, Result, Row
 
 JSON_SCHEMA = 1
+BENCH_SCHEMA = 1
 
 _GOOD = ("applied", "already applied", "reverted", "fits", "ok")
 _BAD = ("drifted", "faulty", "upgraded underneath", "distribution gone")
@@ -76,6 +78,7 @@ def _checks(result: Result, patch: str) -> Iterator[str]:
             detail = ": ".join(text for text in (check.proof, one_line(check.detail)) if text)
             line = f"  {outcome}  {check.name.ljust(names)}  {check.seconds:6.1f} s  {detail}"
             yield line.rstrip()
+            yield from _cases(check)
             yield from _evidence(check)
 
 
@@ -84,6 +87,18 @@ def _check_colour(result: Result, check: Check) -> str:
         return "red"
     mild = check.outcome == SKIPPED or check.proof not in ("", PROVEN)
     return "yellow" if mild else "green"
+
+
+def _cases(check: Check) -> Iterator[str]:
+    """Give every case of a check, a paragraph a group; what failed on lines of its own."""
+    for group in check.groups:
+        listed = ", ".join(case.name for case in group.cases)
+        text = f"{group.name} ({len(group.cases)}, {group.seconds:.1f} s): {listed}"
+        yield textwrap.fill(one_line(text), 100, initial_indent=" " * 6, subsequent_indent=" " * 8)
+        for case in group.cases:
+            if case.problem:
+                line = f"{one_line(case.name)}: {one_line(case.problem)}"
+                yield " " * 8 + click.style("failed", fg="red") + f"  {line}"
 
 
 def _evidence(check: Check) -> Iterator[str]:
@@ -149,7 +164,14 @@ def row_dict(row: Row) -> dict[str, Any]:
 
 def check_dict(check: Check) -> dict[str, Any]:
     """Return a check as a JSON object."""
-    return {**asdict(check), "chain": list(check.chain)}
+    return {**asdict(check), "chain": list(check.chain), "groups": list(map(asdict, check.groups))}
+
+
+def bench(result: Result) -> str:
+    """Return what the kernel check measured as a JSON document (docs/gpu.md)."""
+    found = next((check.bench for check in result.checks if check.bench), None)
+    nothing = {"schema": BENCH_SCHEMA, "error": "nothing was measured"}
+    return json.dumps(found or nothing, indent=2) + "\n"
 
 
 def document(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 DOES_NOT_FIT = "does not fit"
 CONFLICT = "conflict"
@@ -42,13 +43,31 @@ UNPROVEN = "unproven"
 
 
 @dataclass(frozen=True)
+class Case:
+    """One case of a check and what was wrong with it ("": nothing)."""
+
+    name: str
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases of one kind, with the seconds they took together."""
+
+    name: str
+    seconds: float
+    cases: tuple[Case, ...]
+
+
+@dataclass(frozen=True)
 class Check:
     """What one check of one patch gave: passed, failed, or skipped with its reason.
 
     ``chain`` are the calls from the public function to where a trace stopped, outermost first.
     ``tail`` is the end of what a probe that failed had printed. ``proof`` is the word that
     ``--prove`` gives: proven, no longer needed (the unpatched source passes too), unproven (it
-    fails, but not where the patch says), or broken (the patched source fails).
+    fails, but not where the patch says), or broken (the patched source fails). ``groups`` are the
+    cases that the kernel check ran, ``bench`` what it measured (docs/gpu.md).
     """
 
     patch: str
@@ -59,6 +78,8 @@ class Check:
     tail: str = ""
     chain: tuple[str, ...] = ()
     proof: str = ""
+    groups: tuple[Group, ...] = ()
+    bench: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,7 @@ def subject_of(store: Store, ledger: Ledger, entry: LedgerEntry) -> Subject:
         distribution=distribution,
         checks=entry.checks,
         trace=entry.trace,
+        kernel=entry.kernel,
         patched={path: compose(data or b"", [entry], path) for path, data in pristine.items()},
         pristine=pristine,
         alone=len(others) == 1,

@@ -88,6 +88,8 @@ def test_json_has_the_checks():
             "tail": "\x00",
             "chain": ["f (a.py)"],
             "proof": "",
+            "groups": [],
+            "bench": None,
         }
     ]
     assert json.loads(document("verify", None, ok=False))["checks"] == []
