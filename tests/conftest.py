@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from patchkit.cli import main
+from tests.robustness.figures import pytest_addoption, pytest_terminal_summary  # noqa: F401
 from tests.wheels import flashinfer_wheel, make_wheel, unpack
 
 A = b"""def enc(x):

@@ -849,17 +849,7 @@ def test_case_28_leftovers_of_a_killed_first_run_do_not_stay(demo: Bench) -> Non
     assert invoke("list", "--site-packages", str(demo.site)).code == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scenario", ["apply", "revert", "apply-second", "revert-first"])
-def test_case_28_killed_at_any_call(tmp_path: Path, scenario: str) -> None:
-    """See kill_points.py. PATCHKIT_TEST_KILL_STRIDE=3 tries every third point only."""
-    stride = os.environ.get("PATCHKIT_TEST_KILL_STRIDE", "1")
-    command = [sys.executable, "-m", "tests.kill_points", scenario, str(tmp_path), stride]
-    root = Path(__file__).resolve().parents[1]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
-    assert found["wrong"] == {}
-    assert found["points"] * int(stride) > 60
+# Killed at any call: see robustness/test_crashes.py.
 
 
 # Whoever applies, with whatever umask: what patchkit adds is as open as the folder it lies in.

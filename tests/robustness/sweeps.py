@@ -1,0 +1,178 @@
+"""Disturbs patchkit at one call after another, and looks at what comes next.
+
+``python -m tests.robustness.sweeps '{"kind": ..., "situation": ..., "folder": ...}'`` prints JSON:
+how many points were tried, and what was wrong after any of them. A warm process forks a child for
+every run that is to be disturbed, and gives the other commands itself. A process that is killed
+does not lose what it gave to the kernel, so ``os.fsync`` need not wait for the disk here.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.conftest import Outcome
+from tests.processes import warm
+from tests.robustness.interposed import Call, interpose
+from tests.robustness.scene import Scene, badly_said
+
+ERRORS = ("ENOSPC", "EIO", "EACCES", "EROFS", "EDQUOT", "EPERM")
+FULL = ("ENOSPC", "EDQUOT")  # these come of calls that take space only
+
+
+@dataclass
+class Sweep:
+    """One situation, disturbed at one point after another."""
+
+    scene: Scene
+    below: Path
+    points: int = 0
+    wrong: dict[str, list[str]] = field(default_factory=dict)
+
+    def point(self, name: str, found: list[str]) -> None:
+        self.points += 1
+        found += self.scene.aftermath(self.points)
+        if found:
+            self.wrong[name] = found
+
+    # Kills
+
+    def kill(self, name: str, *disturbances: Callable[[], None]) -> bool:
+        """Cut the command off, and what follows it too; says whether it was still running."""
+        self.scene.reset()
+        for disturb in disturbances:
+            if self.scene.disturbed(disturb).code >= 0:
+                return False
+        self.point(name, [])
+        return True
+
+    def at_call(self, number: int) -> Callable[[], None]:
+        left = number
+
+        def act(call: Call) -> None:
+            nonlocal left
+            left -= call.changes
+            if call.changes and left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return lambda: interpose(act, self.below)
+
+    def kills(self, stride: int, twice: int) -> None:
+        """At every call, in every write, and twice: at a call of the run and of the next one."""
+        call = 1
+        while self.kill(f"call {call}", self.at_call(call)):
+            call += stride
+        for size in range(0, 6000, 311 * stride):
+            self.kill(f"byte {size}", lambda: at_byte(size))  # noqa: B023
+        for percent in (50, 75, 95) if twice else ():
+            first = call * percent // 100
+            for second in range(percent % 7 + 1, call, twice):
+                name = f"calls {first} and {second}"
+                self.kill(name, self.at_call(first), self.at_call(second))
+
+    # Faults
+
+    def fail(self, name: str, disturb: Callable[[], None]) -> bool:
+        """Let a call fail; says whether the command came to it."""
+        self.scene.reset()
+        reading, writing = os.pipe()
+
+        def watched() -> None:
+            os.close(reading)
+            os.environ["PATCHKIT_TEST_FAULT"] = str(writing)
+            disturb()
+
+        outcome = self.scene.disturbed(watched)
+        os.close(writing)
+        reached = os.read(reading, 1) != b""
+        os.close(reading)
+        if reached:
+            self.point(name, [*self.said(outcome)])
+        return reached
+
+    def said(self, outcome: Outcome) -> Iterator[str]:
+        """How the command itself must have ended."""
+        scene = self.scene
+        yield from badly_said("disturbed", outcome)
+        now, state = scene.contents(), scene.situation
+        whole = (scene.states[state.first], scene.states[state.last])
+        if outcome.code == 0 and now != whole[1]:
+            yield f"exit 0, and not what was asked for: {outcome}"
+        pending = (scene.bench.site / ".patchkit/journal.json").exists()
+        if outcome.code == 1 and pending and "interrupted" not in scene.bench.run("status").out:
+            yield "status does not say that there is a run to roll back"
+        if outcome.code == 1 and pending and "Rolling back failed too" not in outcome.err:
+            yield f"a run is left half-done, and nobody said so: {outcome}"
+        if outcome.code == 1 and not pending:
+            if now not in whole:
+                yield f"exit 1, and neither all nor nothing: {outcome}"
+            elif now == whole[0] and whole[0] != whole[1]:
+                yield from different(scene.before, scene.bench.state())
+
+    def failing(self, number: int, code: int, *, lasting: bool) -> Callable[[], None]:
+        left = number
+        error = OSError(code, os.strerror(code))
+
+        def act(call: Call) -> None:
+            nonlocal left
+            if call.name == "created" or (errno.errorcode[code] in FULL and not call.takes_space):
+                return
+            left -= 1
+            if left == 0:
+                os.write(int(os.environ["PATCHKIT_TEST_FAULT"]), b"!")
+            if left == 0 or (left < 0 and lasting and call.changes):
+                raise OSError(error.errno, error.strerror, call.path)
+
+        return lambda: interpose(act, self.below)
+
+    def faults(self, stride: int) -> None:
+        """Each error at every call; once, and from there on as a disk that stays full does.
+
+        A stride gives each error a part of the calls, all errors together still all of them.
+        """
+        for index, name in enumerate(ERRORS):
+            code = getattr(errno, name)
+            for lasting in (False, True):
+                call = 1 + (index + lasting * stride // 2) % stride
+                how = "from" if lasting else "at"
+                while self.fail(
+                    f"{name} {how} call {call}", self.failing(call, code, lasting=lasting)
+                ):
+                    call += stride
+
+
+def different(before: dict[str, tuple], after: dict[str, tuple]) -> Iterator[str]:
+    changed = sorted(k for k in {*before, *after} if before.get(k) != after.get(k))
+    if changed:
+        yield f"exit 1, and something was changed: {changed}"
+
+
+def at_byte(number: int) -> None:
+    """The kernel ends the process when it writes beyond this many bytes of any file."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (number, number))
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+
+
+def main(text: str) -> None:
+    asked = json.loads(text)
+    folder = Path(asked.pop("folder"))
+    os.chdir(folder)
+    warm()
+    gc.freeze()  # children need not copy what they do not change
+    os.fsync = lambda handle: None  # type: ignore[assignment]
+    sweep = Sweep(Scene(folder, asked.pop("situation")), folder)
+    getattr(sweep, asked.pop("kind"))(**asked)
+    print(json.dumps({"points": sweep.points, "wrong": sweep.wrong}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
