@@ -20,6 +20,7 @@ from patchkit.catalog import Catalog, Project, load_catalog, load_project
 from patchkit.checks import ARCHITECTURES, NAMES, Options
 from patchkit.environment import Target, find_target
 from patchkit.errors import PatchkitError
+from patchkit.files import store_error
 from patchkit.manifest import KERNEL
 from patchkit.probing import Limits
 from patchkit.results import FileDiff, Result
@@ -158,6 +159,11 @@ def _say(text: str) -> None:
         click.echo(f"error: cannot write the output: {error.strerror}", err=True)
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (Python would try again at its end)
         sys.exit(1)
+
+
+def _unusable(error: OSError) -> PatchkitError:
+    """Return the refusal for a file that cannot be read or written, wherever that came out."""
+    return store_error("use", Path(os.fsdecode(error.filename or "a file")), error)
 
 
 def _working_folder() -> Path:
@@ -329,6 +335,10 @@ def _command(name: str, examples: str) -> Callable[[F], click.Command]:
                 function(session, **options)
             except PatchkitError as error:
                 session.refuse(error)
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # click leaves quietly when the reader has
+                    raise
+                session.refuse(_unusable(error))
 
         run.__doc__ = function.__doc__
         run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]

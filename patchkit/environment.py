@@ -207,15 +207,16 @@ def _folders(path: Iterable[str]) -> tuple[Path, ...]:
     return tuple(seen)
 
 
-def find_distribution(target: Target, name: str) -> Distribution | None:
+def find_distribution(target: Target, name: str, *, certain: bool = False) -> Distribution | None:
     """Return the distribution of that name (any spelling, PEP 503), or None.
 
-    As for the interpreter, the first folder of the path that has it wins. Raises TargetError when
-    one folder holds two of that name, when it is an egg, or when its metadata is unreadable.
+    As for the interpreter, the first folder of the path that has it wins, and where it may not
+    look there is nothing (unless ``certain``). Raises TargetError when a folder cannot be listed
+    or holds two of that name, when it is an egg, or when its metadata is unreadable.
     """
     key = canonicalize_name(name)
     for folder in target.path:
-        found = _named_metadata(folder, key)
+        found = _named_metadata(folder, key, certain)
         usable = [f for f in found if f.suffix == ".dist-info" and (f / "METADATA").is_file()]
         if len(usable) > 1:
             names = " and ".join(sorted(f.name for f in usable))
@@ -233,12 +234,19 @@ def find_distribution(target: Target, name: str) -> Distribution | None:
     return None
 
 
-def _named_metadata(folder: Path, key: str) -> list[Path]:
+def _named_metadata(folder: Path, key: str, certain: bool) -> list[Path]:
     found = []
     try:
         entries = os.scandir(folder)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        if isinstance(error, PermissionError) and not certain:
+            return []
+        raise TargetError(
+            f"cannot list {folder}: {error.strerror}",
+            hint="Mend the cause, then run the same command again.",
+        ) from error
     with entries:
         for entry in entries:
             stem, dot, suffix = entry.name.rpartition(".")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -11,6 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from patchkit.environment import STATE_FOLDER, Distribution, Target, find_distribution
 from patchkit.errors import PatchkitError, TargetError
+from patchkit.files import store_error
 from patchkit.journal import Change, Snapshot, digest_of
 from patchkit.ledger import FileEntry, Ledger, LedgerEntry
 from patchkit.plan import APPLIED, DRIFTED, NOT_APPLIED, EntryState, entry_state
@@ -44,12 +46,22 @@ class SitePlan:
 
 def stores_of(target: Target, notify: Notify) -> list[Store]:
     """Return the folders of the target that hold patchkit state."""
-    return [Store(f, notify) for f in target.path if os.path.isdir(f / STATE_FOLDER)]
+    return [Store(f, notify) for f in target.path if _holds_state(f)]
+
+
+def _holds_state(folder: Path) -> bool:
+    """Say whether a folder has a state folder; where Python may not search, there is nothing."""
+    try:
+        return stat.S_ISDIR(os.stat(folder / STATE_FOLDER).st_mode)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return False
+    except OSError as error:
+        raise store_error("look for", folder / STATE_FOLDER, error) from error
 
 
 def installed_in(store: Store, name: str) -> Distribution | None:
-    """Return the distribution of that name in this very folder, or None."""
-    return find_distribution(Target((store.root,), ""), name)
+    """Return the distribution of that name in this very folder, or None: it is really gone."""
+    return find_distribution(Target((store.root,), ""), name, certain=True)
 
 
 def state_of(store: Store, ledger: Ledger, entry: LedgerEntry) -> tuple[EntryState, str]:

@@ -11,6 +11,7 @@ what it names, unless the ledger already is the one that was to come.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -97,10 +98,15 @@ class Store:
 
     def link_holds(self, path: str, link: str, sha256: str | None) -> bool:
         """Say whether a link with the text ``link`` at ``path`` would lead to those bytes."""
+        full = (self.root / path).parent / link
         try:
-            return digest_of(((self.root / path).parent / link).read_bytes()) == sha256
-        except OSError:
+            return digest_of(full.read_bytes()) == sha256
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return False
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return False
+            raise store_error("read", full, error) from error
 
     def snapshot(self, path: str) -> Snapshot | None:
         """Return the file at ``path`` as it is, or None; raises StoreError for what is no file."""
@@ -143,17 +149,22 @@ class Store:
         return data
 
     def bytecode_of(self, path: str) -> list[Path]:
-        """Return every cached bytecode file of a source: all tags, all optimisation levels."""
+        """Return every cached bytecode file of a source: all tags, all optimisation levels.
+
+        Raises StoreError where that cannot be told: none must stay unnoticed.
+        """
         source = self.root / path
         if source.suffix != ".py":
             return []
-        prefix = source.stem + "."
+        prefix, cache = source.stem + ".", source.parent / "__pycache__"
         try:
-            names = sorted(os.listdir(source.parent / "__pycache__"))
-        except OSError:
+            names = sorted(os.listdir(cache))
+        except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as error:
+            raise store_error("read", cache, error) from error
         return [
-            source.parent / "__pycache__" / name
+            cache / name
             for name in names
             if name.startswith(prefix)
             and name.endswith(".pyc")
@@ -225,12 +236,17 @@ class Store:
             )
         said = False
         while True:
+            handle = None
             try:
                 if flags & os.O_CREAT:
                     make_folder(self.folder)
                 handle = os.open(path, flags | os.O_CLOEXEC, 0o644)
                 if flags & os.O_CREAT:
                     self._share(handle)
+                said = self._wait(handle, kind, said)
+                if same_file(handle, path):
+                    return handle
+                os.close(handle)
             except FileNotFoundError:
                 if flags & os.O_CREAT:
                     if not self.root.is_dir():
@@ -238,15 +254,21 @@ class Store:
                     continue  # another process removed the folder just now
                 return None
             except OSError as error:
+                if flags & os.O_CREAT:
+                    self._leave(handle)
+                if handle is not None:
+                    os.close(handle)
                 raise store_error("lock", path, error) from error
-            try:
-                said = self._wait(handle, kind, said)
-            except OSError as error:
-                os.close(handle)
-                raise store_error("lock", path, error) from error
-            if same_file(handle, path):
-                return handle
-            os.close(handle)
+
+    def _leave(self, handle: int | None) -> None:
+        """Remove a state folder that was made for nothing; one that another run uses stays."""
+        with contextlib.suppress(OSError):
+            if handle is None:
+                self.folder.rmdir()
+            else:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if same_file(handle, self.folder / "lock"):
+                    self._remove_empty_state()
 
     def _share(self, handle: int) -> None:
         """Let everyone read the lock, and its folder's owner write it, whoever made it."""
@@ -312,13 +334,14 @@ class Store:
         if not changes and self._read_text(self._ledger_path) == new_text:
             return
         try:
-            self._write_journal(changes, new_text, keep)
-            for change in changes:
-                if self.snapshot(change.path) != change.before:
-                    raise changed_meanwhile(self.root / change.path)
-                self._replace(change)
-            if new_text is not None:
-                self._write_beside(self._ledger_path, new_text.encode())
+            with self._refusing():
+                self._write_journal(changes, new_text, keep)
+                for change in changes:
+                    if self.snapshot(change.path) != change.before:
+                        raise changed_meanwhile(self.root / change.path)
+                    self._replace(change)
+                if new_text is not None:
+                    self._write_beside(self._ledger_path, new_text.encode())
         except BaseException as error:
             self.roll_back_after(error)
             raise
@@ -328,11 +351,21 @@ class Store:
         if not self._journal_path.exists():
             return
         try:
-            self._put_ledger(there=bool(ledger.entries))
+            with self._refusing():
+                self._put_ledger(there=bool(ledger.entries))
         except BaseException as error:
             self.roll_back_after(error)
             raise
         self._finish(ledger)
+
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Let what the system refuses come out as a StoreError, wherever it does."""
+        try:
+            yield
+        except OSError as error:
+            path = Path(os.fsdecode(error.filename)) if error.filename else self.folder
+            raise store_error("use", path, error) from error
 
     def roll_back_after(self, error: BaseException) -> None:
         """Take back what was staged, because of ``error``, which the caller raises again."""
@@ -432,9 +465,13 @@ class Store:
         self._put(item.path, snapshot)
 
     def _remove_folders(self, folders: Sequence[str]) -> None:
+        """Remove folders that a patch added; one that somebody else uses stays."""
         for folder in reversed(folders):
-            with contextlib.suppress(OSError):
+            try:
                 (self.root / folder).rmdir()
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR):
+                    raise store_error("remove", self.root / folder, error) from error
 
     def _step(self, verb: str, path: str, action: Callable[[Path], object]) -> None:
         full = self.root / path
@@ -450,7 +487,7 @@ class Store:
             self._step("write", name, _beside(self._ledger_path).replace)
         elif self._ledger_path.exists():
             self._step("remove", name, lambda p: p.unlink())
-        sync_folder(self.folder)
+        self._step("flush", STATE_FOLDER, sync_folder)
 
     def _write_beside(self, path: Path, data: bytes) -> None:
         try:
@@ -463,9 +500,13 @@ class Store:
 
     def _write_state(self, path: Path, data: bytes) -> None:
         self._write_beside(path, data)
-        name = path.relative_to(self.root).as_posix()
-        self._step("write", name, _beside(path).replace)
-        sync_folder(path.parent)
+        try:
+            _beside(path).replace(path)
+            sync_folder(path.parent)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                _beside(path).unlink(missing_ok=True)
+            raise store_error("write", path, error) from error
 
     def _finish(self, ledger: Ledger) -> None:
         """Drop the bytes this run no longer needs, and the journal, which first gets another name.
@@ -476,7 +517,7 @@ class Store:
         if self._journal_path.exists():
             name = f"{STATE_FOLDER}/journal.json"
             self._step("rename", name, lambda p: p.replace(self._done_path))
-            sync_folder(self.folder)
+            self._step("flush", STATE_FOLDER, sync_folder)
         objects = self.folder / "objects"
         text = self._read_text(self._done_path)
         own = load_journal(text, str(self._done_path))["objects"] if text is not None else []
@@ -488,7 +529,7 @@ class Store:
         with contextlib.suppress(OSError):
             objects.rmdir()
         self._step("remove", f"{STATE_FOLDER}/journal.done", lambda p: p.unlink(missing_ok=True))
-        sync_folder(self.folder)
+        self._step("flush", STATE_FOLDER, sync_folder)
 
     def _read_text(self, path: Path) -> str | None:
         try:
@@ -508,12 +549,13 @@ class Store:
         A file that holds neither the bytes from before nor those that were to come was changed
         by someone else since: it is left alone.
         """
-        if not self.interrupted():
-            return
-        text = self._read_text(self._journal_path)
-        if text is not None:
-            self._recover_from(load_journal(text, str(self._journal_path)))
-        self._finish(self.load())
+        with self._refusing():
+            if not self.interrupted():
+                return
+            text = self._read_text(self._journal_path)
+            if text is not None:
+                self._recover_from(load_journal(text, str(self._journal_path)))
+            self._finish(self.load())
 
     def _recover_from(self, journal: dict[str, Any]) -> None:
         """Roll back every change that can be; the first error is raised after the others."""
@@ -525,7 +567,8 @@ class Store:
         errors = []
         for change in reversed(journal["changes"]):
             try:
-                self._roll_back(change)
+                with self._refusing():
+                    self._roll_back(change)
             except PatchkitError as error:
                 errors.append(error)
         if errors:

@@ -9,6 +9,7 @@ from patchkit.bytecode import stale_bytecode
 from patchkit.catalog import Catalog, Project
 from patchkit.checks import Options, Subject, run_checks
 from patchkit.environment import Target, find_distribution
+from patchkit.errors import TargetError
 from patchkit.inspection import interruption, recorded_row
 from patchkit.ledger import Ledger, LedgerEntry, compose
 from patchkit.plan import NOT_APPLIED
@@ -110,7 +111,11 @@ def _faults(store: Store, ledger: Ledger, entry: LedgerEntry) -> Iterator[str]:
 def subject_of(store: Store, ledger: Ledger, entry: LedgerEntry) -> Subject:
     """Return what to check of an applied patch; raises LedgerError when its originals are gone."""
     distribution = installed_in(store, entry.distribution)
-    assert distribution is not None  # its row is ok
+    if distribution is None:  # it was there when its row was made
+        raise TargetError(
+            f"{entry.distribution} was removed from {store.root} while patchkit looked at it",
+            hint="Run the same command again.",
+        )
     files = ledger.files_of(entry)
     pristine = {f.path: store.kept(f.pristine) if f.pristine else None for f in files}
     others = [e for e in ledger.entries if e.distribution == entry.distribution]

@@ -19,13 +19,26 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from patchkit.store import TEMPORARY
 from tests.conftest import Outcome
 from tests.processes import warm
 from tests.robustness.interposed import Call, interpose
 from tests.robustness.scene import Scene, badly_said
 
 ERRORS = ("ENOSPC", "EIO", "EACCES", "EROFS", "EDQUOT", "EPERM")
-FULL = ("ENOSPC", "EDQUOT")  # these come of calls that take space only
+
+
+def can_fail(call: Call, name: str) -> bool:
+    """Say whether a kernel gives this error to such a call."""
+    if call.name == "created":
+        return False
+    if name in ("ENOSPC", "EDQUOT"):
+        return call.takes_space
+    if name in ("EROFS", "EPERM"):
+        return call.changes and call.name not in ("write", "fsync")
+    if name == "EACCES":
+        return call.name not in ("write", "fsync", "flock", "stat", "lstat", "fstat", "readlink")
+    return True
 
 
 @dataclass
@@ -80,7 +93,7 @@ class Sweep:
 
     # Faults
 
-    def fail(self, name: str, disturb: Callable[[], None]) -> bool:
+    def fail(self, name: str, disturb: Callable[[], None], *, lasting: bool) -> bool:
         """Let a call fail; says whether the command came to it."""
         self.scene.reset()
         reading, writing = os.pipe()
@@ -92,13 +105,13 @@ class Sweep:
 
         outcome = self.scene.disturbed(watched)
         os.close(writing)
-        reached = os.read(reading, 1) != b""
+        reached = os.read(reading, 1000).decode()
         os.close(reading)
         if reached:
-            self.point(name, [*self.said(outcome)])
-        return reached
+            self.point(f"{name} {reached}", [*self.said(outcome, lasting)])
+        return reached != ""
 
-    def said(self, outcome: Outcome) -> Iterator[str]:
+    def said(self, outcome: Outcome, lasting: bool) -> Iterator[str]:
         """How the command itself must have ended."""
         scene = self.scene
         yield from badly_said("disturbed", outcome)
@@ -107,29 +120,39 @@ class Sweep:
         if outcome.code == 0 and now != whole[1]:
             yield f"exit 0, and not what was asked for: {outcome}"
         pending = (scene.bench.site / ".patchkit/journal.json").exists()
-        if outcome.code == 1 and pending and "interrupted" not in scene.bench.run("status").out:
-            yield "status does not say that there is a run to roll back"
-        if outcome.code == 1 and pending and "Rolling back failed too" not in outcome.err:
+        if outcome.code != 1:
+            return
+        if pending and "interrupted" not in scene.bench.run("status").out:
+            yield f"status does not say that there is a run to roll back: {outcome}"
+        if pending and now != whole[1] and "Rolling back failed too" not in outcome.err:
             yield f"a run is left half-done, and nobody said so: {outcome}"
-        if outcome.code == 1 and not pending:
-            if now not in whole:
-                yield f"exit 1, and neither all nor nothing: {outcome}"
-            elif now == whole[0] and whole[0] != whole[1]:
-                yield from different(scene.before, scene.bench.state())
+        if not pending and now not in whole:
+            yield f"neither all nor nothing: {outcome}"
+        if not pending and now == whole[0] != whole[1]:
+            yield from self.changed(outcome, lasting)
 
-    def failing(self, number: int, code: int, *, lasting: bool) -> Callable[[], None]:
+    def changed(self, outcome: Outcome, lasting: bool) -> Iterator[str]:
+        """What is no longer as before; what cannot be removed now may lie about, if its own."""
+        before, after = self.scene.before, self.scene.bench.state()
+        names = sorted(k for k in {*before, *after} if before.get(k) != after.get(k))
+        if lasting:
+            names = [k for k in names if not k.startswith(".patchkit") and TEMPORARY not in k]
+        if names:
+            yield f"changed: {names}: {outcome}"
+
+    def failing(self, number: int, code: int, lasting: bool) -> Callable[[], None]:
         left = number
-        error = OSError(code, os.strerror(code))
 
         def act(call: Call) -> None:
             nonlocal left
-            if call.name == "created" or (errno.errorcode[code] in FULL and not call.takes_space):
+            if not can_fail(call, errno.errorcode[code]):
                 return
             left -= 1
             if left == 0:
-                os.write(int(os.environ["PATCHKIT_TEST_FAULT"]), b"!")
+                text = f"{call.name} {call.path}"[:1000]
+                os.write(int(os.environ["PATCHKIT_TEST_FAULT"]), text.encode())
             if left == 0 or (left < 0 and lasting and call.changes):
-                raise OSError(error.errno, error.strerror, call.path)
+                raise OSError(code, os.strerror(code), call.path)
 
         return lambda: interpose(act, self.below)
 
@@ -144,15 +167,9 @@ class Sweep:
                 call = 1 + (index + lasting * stride // 2) % stride
                 how = "from" if lasting else "at"
                 while self.fail(
-                    f"{name} {how} call {call}", self.failing(call, code, lasting=lasting)
+                    f"{name} {how} call {call}", self.failing(call, code, lasting), lasting=lasting
                 ):
                     call += stride
-
-
-def different(before: dict[str, tuple], after: dict[str, tuple]) -> Iterator[str]:
-    changed = sorted(k for k in {*before, *after} if before.get(k) != after.get(k))
-    if changed:
-        yield f"exit 1, and something was changed: {changed}"
 
 
 def at_byte(number: int) -> None:
