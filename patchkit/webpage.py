@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 
-from patchkit import __version__
+from patchkit import __version__, plots
 from patchkit.environment import Target
 from patchkit.plaintext import one_line, plain, visible
 from patchkit.report import unified
@@ -22,6 +22,7 @@ from patchkit.results import (
     UNPROVEN,
     Check,
     FileDiff,
+    Group,
     Result,
     Row,
 )
@@ -197,6 +198,8 @@ class _Page:
             yield "<details open><summary>Last lines of its output</summary>"
             yield _box(f"<code>{_e(plain(check.tail))}</code>", "Output of the probe")
             yield "</details>"
+        yield from _groups(check.groups)
+        yield from _bench(check.bench, anchor)
         yield "</article>"
 
     def foot(self) -> str:
@@ -252,6 +255,73 @@ def _short(place: str, target: Target) -> str:
     return place[max(map(len, fitting), default=0) :]
 
 
+# Cases and figures
+
+
+def _groups(groups: Sequence[Group]) -> Iterator[str]:
+    """List the cases that failed with what was wrong, then every group with its cases."""
+    bad = [(group, case) for group in groups for case in group.cases if case.problem]
+    if bad:
+        yield f"<details open><summary>{_count(len(bad), 'case')} failed</summary>"
+        yield '<ul class="failures">'
+        for group, case in bad:
+            name = _e(one_line(f"{group.name}: {case.name}"))
+            yield f"<li><strong>{name}</strong> <span>{_e(plain(case.problem))}</span></li>"
+        yield "</ul></details>"
+    if groups:
+        yield f'<ul class="groups">{"".join(map(_group, groups))}</ul>'
+
+
+def _group(group: Group) -> str:
+    bad = sum(bool(case.problem) for case in group.cases)
+    kind = _BAD if bad else _GOOD if group.cases else _MILD
+    failed = f", {bad} failed" if bad else ""
+    about = f"{_count(len(group.cases), 'case')}{failed} · {group.seconds:.1f} s"
+    cases = "".join(
+        f"<li>{_mark(_BAD if case.problem else _GOOD)} {_e(one_line(case.name))}</li>"
+        for case in sorted(group.cases, key=lambda case: not case.problem)
+    )
+    return (
+        f"<li><details><summary>{_mark(kind)} {_e(one_line(group.name))} "
+        f'<span class="time">{about}</span></summary><ul class="cases">{cases}</ul></details></li>'
+    )
+
+
+def _bench(bench: Mapping[str, object] | None, anchor: str) -> Iterator[str]:
+    """Show what was measured: on what, two charts and what the patch costs, where known."""
+    if not bench:
+        return
+    facts = plots.machine(bench)
+    charts = {
+        "Throughput of the kernel": plots.throughput(bench, f"{anchor}-throughput"),
+        "Decode block, eager over CUDA graph": plots.decode(bench, f"{anchor}-decode"),
+    }
+    shown = [
+        f"<figure><figcaption>{title}</figcaption>{chart}</figure>"
+        for title, chart in charts.items()
+        if chart
+    ]
+    costs = _costs(plots.costs(bench), anchor)
+    yield f"<h4>{'Measured' if shown or costs else 'Nothing was measured'}</h4>"
+    if facts:
+        yield f'<p class="about">{_e(" · ".join(f"{n} {text}" for n, text in facts.items()))}</p>'
+    yield f'<div class="plots">{"".join(shown)}</div>{costs}'
+
+
+def _costs(rows: Sequence[tuple[str, ...]], anchor: str) -> str:
+    if not rows:
+        return ""
+    heads = ("", "original", "patched", "difference")
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    lines = [(name, "".join(f"<td>{_e(cell)}</td>" for cell in cells)) for name, *cells in rows]
+    body = "".join(f'<tr><th scope="row">{_e(name)}</th>{cells}</tr>' for name, cells in lines)
+    return (
+        f'<div class="scroll costs" tabindex="0" role="region" aria-labelledby="{anchor}-costs">'
+        f'<table><caption id="{anchor}-costs">Cost of the patch: median (10th to 90th percentile)'
+        f"</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
 # Diffs
 
 
@@ -290,6 +360,11 @@ def _e(text: str) -> str:
 
 def _count(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def _mark(kind: str) -> str:
+    words = {_GOOD: "passed", _BAD: "failed", _MILD: "empty"}
+    return f'<span class="mark {kind}" role="img" aria-label="{words[kind]}">{_MARKS[kind]}</span>'
 
 
 def _badge(word: str, kind: str) -> str:
@@ -335,7 +410,8 @@ _SHELL = """\
 </html>
 """
 
-_STYLE = """
+_STYLE = (
+    """
 :root {
   color-scheme: light dark;
   --bg: #f7f7f5; --card: #ffffff; --text: #1c2024; --muted: #59616b; --line: #dfe1e4;
@@ -439,6 +515,30 @@ pre > code { display: block; width: max-content; min-width: 100%; padding: 0 0.7
 .chain li.last::before { background: var(--bad); border-color: var(--bad); }
 .chain span { color: var(--muted); font-size: 0.8125rem; margin-left: 0.375rem; }
 .stop { color: var(--bad); font-size: 0.8125rem; font-weight: 600; }
+.groups, .cases, .failures { list-style: none; margin-top: 0.5rem; }
+.groups details { margin-top: 0; padding: 0.125rem 0; }
+.groups .time { margin-left: 0.25rem; }
+.groups .mark.good { color: var(--good); }
+.groups .mark.bad { color: var(--bad); }
+.groups .mark.mild { color: var(--mild); }
+.cases {
+  columns: 15rem; margin: 0.25rem 0 0.5rem 1rem; font-size: 0.8125rem; color: var(--muted);
+}
+.cases li { break-inside: avoid; padding-left: 1.25em; text-indent: -1.25em; }
+.failures { display: grid; gap: 0.25rem; font-size: 0.875rem; }
+.failures li { border-left: 3px solid var(--bad); padding-left: 0.625rem; }
+.failures strong { font-weight: 600; }
+.failures span { white-space: pre-line; }
+h4 { margin: 0.875rem 0 0; font-size: 0.875rem; font-weight: 600; }
+.plots {
+  display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 1rem;
+}
+figure { margin: 0.5rem 0 0; max-width: 34rem; }
+figcaption, caption { font-size: 0.8125rem; color: var(--muted); text-align: left; }
+.plot { display: block; width: 100%; height: auto; margin-top: 0.25rem; }
+.costs { margin-top: 0.75rem; }
+.costs th, .costs td { vertical-align: top; }
+.costs caption { padding-bottom: 0.25rem; }
 footer { margin-top: 2rem; font-size: 0.875rem; }
 footer h2 { font-size: 0.875rem; margin-bottom: 0.25rem; }
 @media (max-width: 40rem) {
@@ -448,9 +548,13 @@ footer h2 { font-size: 0.875rem; margin-bottom: 0.25rem; }
   th, td { padding-right: 0.625rem; }
   th[scope="row"] { white-space: normal; min-width: 6.5rem; }
   .chain span { display: block; margin-left: 0; }
+  .costs td { white-space: normal; }
+  .costs th[scope="row"] { min-width: 4.75rem; }
   dl > div { grid-template-columns: 1fr; }
   dd { grid-column: 1; }
   dl { gap: 0.5rem; }
 }
 @media print { body { background: none; } .patch { break-inside: avoid-page; } }
 """
+    + plots.STYLE
+)

@@ -26,13 +26,16 @@ from patchkit.results import (
     PROVEN,
     SKIPPED,
     UNPROVEN,
+    Case,
     Check,
     FileDiff,
+    Group,
     Result,
     Row,
 )
 from patchkit.webpage import page
 from tests.conftest import HOSTILE
+from tests.test_plots import made_up
 
 TARGET = Target((Path("/srv/venv/lib/python3.11/site-packages"),), "environment /srv/venv", "/py")
 ROW = Row("p", "applied", "", "demo-pkg", "1.0", 1, 1, files=("demo_pkg/a.py",))
@@ -41,6 +44,12 @@ CHAIN = tuple(
     f"step_{n} (/srv/venv/lib/python3.11/site-packages/demo_pkg/{n}.py)" for n in range(30)
 )
 DIFF = FileDiff("p", "applied", "demo_pkg/a.py", b"a\nb < c\n-- d\n", b"a\nb > c\n\tnew & long\n")
+GROUPS = (
+    Group("first call", 1.25, (Case("eight threads"),)),
+    Group("values", 2.5, (Case("M 1"), Case("M 2", "a byte\ndiffers"), Case("M 3"))),
+    Group("devices", 0.0, ()),
+)
+KERNEL = Check("p", "kernel", FAILED, "1 of 4 cases failed", 3.75, groups=GROUPS, bench=made_up())
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 
@@ -91,6 +100,8 @@ def full() -> tuple[Result, list[FileDiff]]:
         replace(TRACE, patch="q", outcome=FAILED, detail="stops", chain=CHAIN, proof=BROKEN),
         Check("r", "import", FAILED, "it died of SIGSEGV", 2.0, tail="last words " * 40),
         Check("r", "trace", PASSED, "x", 2.0, proof=NO_LONGER_NEEDED),
+        KERNEL,
+        replace(KERNEL, patch="r", bench={"schema": 1, "error": "nothing was measured"}),
     )
     result = Result((ROW, drifted, replace(ROW, id="r")), ("mind",), ("left over",), checks=checks)
     change = FileDiff("q", "drifted", "demo_pkg/b.py", b"x = 1\n", b"x = 1  # " + b"long " * 60)
@@ -178,6 +189,52 @@ def test_proof_words_on_the_page_are_explained():
         assert len(words) == 6 + 1
 
 
+# Cases and figures
+
+
+def test_cases_that_failed_come_first_with_what_was_wrong():
+    found = read(Result((ROW,), checks=(KERNEL,)))
+    assert found.within("strong") == ["values: M 2"]
+    assert "a byte\ndiffers" in found.text
+    assert found.text.index("differs") < found.text.index("first call")
+    shown = re.findall("M [123]", found.text.partition("devices")[0])
+    assert shown == ["M 2", "M 2", "M 1", "M 3"]
+
+
+def test_every_group_says_how_many_cases_and_how_long():
+    found = read(Result((ROW,), checks=(KERNEL,)))
+    times = [text for tag, text in found.texts if tag == "span" and "case" in text and "·" in text]
+    assert times == ["1 case · 1.2 s", "3 cases, 1 failed · 2.5 s", "0 cases · 0.0 s"]
+    marks = [a["aria-label"] for a in found.all("span") if "aria-label" in a]
+    assert marks == ["passed", "passed", "failed", "failed", "passed", "passed", "empty"]
+    assert len([a for a in found.all("details") if "open" in a]) == 1
+
+
+def test_a_check_without_cases_and_figures_has_no_lists_and_charts():
+    found = read(Result((ROW,), checks=(TRACE,)))
+    assert not {"svg", "figure", "h4", "table"} & {tag for tag, _ in found.tags}
+    assert not [a for a in found.all("ul") if a.get("class") in ("groups", "failures")]
+
+
+def test_what_was_measured_is_drawn_and_listed():
+    found = read(Result((ROW,), checks=(KERNEL,)))
+    assert len(found.all("svg")) == 2
+    assert len(found.all("figcaption")) == 2
+    assert "20.0 µs (18.0 to 24.0)" in found.within("td")
+    assert "ratio 1.000" in found.within("td")
+    assert "Made-up GPU" in found.text
+    throughput = {key: made_up()[key] for key in ("schema", "throughput")}
+    found = read(Result((ROW,), checks=(replace(KERNEL, bench=throughput),)))
+    assert (len(found.all("svg")), len(found.all("table"))) == (1, 0)
+
+
+@pytest.mark.parametrize("bench", [{"schema": 1, "error": "x"}, {"schema": 9, "throughput": 3}])
+def test_nothing_measured_is_said(bench: dict[str, object]):
+    found = read(Result((ROW,), checks=(replace(KERNEL, bench=bench),)))
+    assert found.within("h4") == ["Nothing was measured"]
+    assert found.all("svg") == []
+
+
 # Structure
 
 
@@ -189,8 +246,10 @@ def test_ids_are_unique_and_links_lead_to_them():
     links = [a["href"] for a in found.all("a")]
     assert links
     assert {link.removeprefix("#") for link in links} <= set(ids)
-    labels = {a["aria-labelledby"] for _, a in found.tags if "aria-labelledby" in a}
-    assert labels <= set(ids)
+    for key in ("aria-labelledby", "aria-describedby"):
+        labels = {a[key] for _, a in found.tags if key in a}
+        assert labels
+        assert labels <= set(ids)
 
 
 def test_headings_go_down_one_level_at_a_time():
@@ -203,8 +262,8 @@ def test_headings_go_down_one_level_at_a_time():
 
 def test_what_scrolls_can_be_reached_by_keyboard():
     result, diffs = full()
-    boxes = [a for _, a in read(result, *diffs).tags if a.get("class") == "scroll"]
-    assert len(boxes) == 1 + 3 + 1  # table, diffs, output
+    boxes = [a for _, a in read(result, *diffs).tags if "scroll" in a.get("class", "").split()]
+    assert len(boxes) == 1 + 3 + 1 + 1  # tables, diffs, output, costs
     assert all(a["tabindex"] == "0" and a["role"] == "region" for a in boxes)
 
 
@@ -245,11 +304,19 @@ def test_the_policy_allows_this_style_and_nothing_else():
 # Hostile texts
 
 
+def foreign(patch: str, text: str) -> Check:
+    """A check all of whose texts are somebody else's."""
+    groups = (Group(text, 1.0, (Case(text, text), Case(text))),)
+    bench = made_up()
+    bench["machine"] = {**dict.fromkeys(bench["machine"], text), "copy_gb_s": 1}
+    chain = (f"{text} ({text})",)
+    return Check(patch, text, FAILED, text, 1.0, text, chain, text, groups, bench)
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_any_text_is_shown_and_nothing_else(text: str):
     named = [Row(text, text, text, text, text, 1, ok=False, hint=text), ROW]
-    check = Check(text, text, FAILED, text, 1.0, text, (f"{text} ({text})",), text)
-    tame = Check("x", "x", FAILED, "x", 1.0, "x", ("x (x)",), "x")
+    check, tame = foreign(text, text), foreign("x", "x")
     data = text.encode("utf-8", "surrogatepass")
     diffs = [FileDiff(text, text, text, data, b"before\n" + data)]
     target = Target((Path("/p"),), text, text)
@@ -291,7 +358,9 @@ def test_contrast(dark: bool):
         ("hunk", "box"),
         ("good", "bg"),
         ("bad", "bg"),
+        ("good", "card"),
         ("bad", "card"),
+        ("mild", "card"),
         ("text", "good-bg"),
         ("text", "bad-bg"),
     ]
