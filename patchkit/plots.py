@@ -173,7 +173,7 @@ def decode(bench: object, name: str = "decode", *, alone: bool = False) -> str:
     if not found:
         return ""
     rows = _Scale(0, max([s.ratio for s in found] + [1.0]), _BOTTOM, _TOP)
-    parts = [*_bars(found, rows), *_even(rows)]
+    parts = list(_bars(found, rows))
     told = ", ".join(f"{figure(s.ratio)} at M = {s.m:.0f}" for s in found)
     title = f"Decode block{_on(bench)}: time of eager calls over time of a CUDA graph, by rows M"
     return _svg(name, title, f"{told}.", parts, alone)
@@ -295,6 +295,7 @@ def _bars(found: Sequence[Speedup], rows: _Scale) -> Iterator[str]:
         bar = f"M{round(x - half, 1)} {_BOTTOM}V{y}H{round(x + half, 1)}V{_BOTTOM}z"
         yield f'<path class="bar" d="{bar}">{_hint(_told_speedup(speedup))}</path>'
     values = [(x, y - 6, figure(s.ratio)) for x, y, s in zip(places, tops, found, strict=True)]
+    yield from _even(rows)
     yield from _spaced(values, "mid value")
     ticks = [(x, _BOTTOM + 21, f"{s.m:.0f}") for x, s in zip(places, found, strict=True)]
     yield from _spaced(ticks, "mid")
