@@ -48,6 +48,7 @@ def make_folder(path: Path) -> None:
     parent = os.stat(path.parent)
     os.chmod(path, stat.S_IMODE(parent.st_mode))
     keep_owner(path, parent.st_uid, parent.st_gid)
+    sync_folder(path.parent)
 
 
 def keep_owner(file: int | Path, uid: int, gid: int) -> None:

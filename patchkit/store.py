@@ -453,11 +453,15 @@ class Store:
         cut_off = [
             p for p in _listdir(cache) if p.name.startswith(begun) and p.name.endswith(TEMPORARY)
         ]
-        for file in [*self.bytecode_of(path), *cut_off]:
+        stale = [*self.bytecode_of(path), *cut_off]
+        for file in stale:
             self._step("remove", file.relative_to(self.root).as_posix(), lambda p: p.unlink())
+        if stale:
+            self._step("flush", cache.relative_to(self.root).as_posix(), sync_folder)
         with contextlib.suppress(OSError):
             if path.endswith(".py") and not os.listdir(cache):
                 cache.rmdir()
+                sync_folder(cache.parent)
 
     def _restore_bytecode(self, item: Bytecode) -> None:
         snapshot = Snapshot(self.kept(item.sha256), item.mode, item.mtime_ns)
@@ -469,6 +473,7 @@ class Store:
         for folder in reversed(folders):
             try:
                 (self.root / folder).rmdir()
+                sync_folder((self.root / folder).parent)
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR):
                     raise store_error("remove", self.root / folder, error) from error

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.conftest import PATCH, A, Bench, Outcome, tree
+from tests.conftest import PATCH, A, Bench, Outcome, invoke, tree
 from tests.processes import forked
 
 B = A + b"# b\n"
@@ -116,9 +116,15 @@ class Scene:
 
         def action() -> Outcome:
             disturb()
-            return self.bench.run(*self.situation.command)
+            return self.command()
 
         return forked(action)
+
+    def command(self) -> Outcome:
+        """Run the command, with no file-system call of the tests' own."""
+        verb, *ids = self.situation.command
+        folders = ("--site-packages", self.bench.site, "--patches", self.bench.patches)
+        return invoke(verb, *map(str, folders), *ids)
 
     # What must hold
 

@@ -24,6 +24,7 @@ from tests.conftest import Outcome
 from tests.processes import warm
 from tests.robustness.interposed import Call, interpose
 from tests.robustness.scene import Scene, badly_said
+from tests.robustness.traced import system_calls, traced
 
 ERRORS = ("ENOSPC", "EIO", "EACCES", "EROFS", "EDQUOT", "EPERM")
 
@@ -170,6 +171,61 @@ class Sweep:
                     f"{name} {how} call {call}", self.failing(call, code, lasting), lasting=lasting
                 ):
                     call += stride
+
+    # The same with real system calls, where strace may attach
+
+    def traced(self, *options: str) -> Outcome:
+        scene, log = self.scene, self.below / "strace.log"
+        scene.reset()
+        return traced(scene.command, log, *options)
+
+    def traced_calls(self) -> list[tuple[str, int]]:
+        """The system calls of a whole run: name, and the how many-th of that name it is."""
+        assert self.traced("-e", CALLS).code in (0, 1)
+        names = [call.name for call in system_calls(self.below / "strace.log")]
+        numbered = [(name, names[: i + 1].count(name)) for i, name in enumerate(names)]
+        return [pair for pair in numbered if pair[0] not in ("lseek", "ioctl", "getcwd")]
+
+    def traced_kills(self, stride: int) -> None:
+        """Killed on entering every system call for files."""
+        for name, number in self.traced_calls()[::stride]:
+            inject = f"inject={name}:signal=SIGKILL:when={number}"
+            outcome = self.traced("-e", f"trace={name}", "-e", inject)
+            self.point(f"{name} {number}", [] if outcome.code < 0 else [f"not killed: {outcome}"])
+
+    def traced_faults(self, stride: int) -> None:
+        """Each error at every system call that can give it; interrupted calls are made again."""
+        calls = self.traced_calls()
+        errors = [(*call, error) for call in calls for error in errors_of(call[0])]
+        for name, number, error in errors[::stride]:
+            inject = f"inject={name}:error={error}:when={number}"
+            outcome = self.traced("-e", f"trace={name}", "-e", inject)
+            hit = [c for c in system_calls(self.below / "strace.log") if c.injected]
+            found = [*self.said(outcome, lasting=False)] if hit else ["nothing was injected"]
+            if error == "EINTR" and outcome.code == 1:
+                found.append(f"an interrupted call was not made again: {outcome}")
+            self.point(f"{error} at {name} {number}: {[c.paths for c in hit]}", found)
+
+
+CALLS = "trace=%file,%desc"
+SYSTEM_ERRORS = {
+    "open|openat": "EIO EACCES ENOSPC EROFS EMFILE",
+    "stat|lstat|fstat|newfstatat|statx|readlink|readlinkat": "EIO",
+    "read|pread64": "EIO EINTR",
+    "getdents64": "EIO",
+    "write|pwrite64": "ENOSPC EIO EDQUOT EINTR",
+    "fsync|fdatasync": "EIO ENOSPC EINTR",
+    "rename|renameat|renameat2": "ENOSPC EIO EROFS EACCES",
+    "unlink|unlinkat|rmdir": "EIO EROFS EACCES",
+    "mkdir|mkdirat|symlink|symlinkat": "ENOSPC EIO EROFS EACCES",
+    "chmod|fchmod|fchmodat|chown|fchown|fchownat|utimensat": "EIO EROFS EPERM",
+    "flock": "EIO ENOLCK EINTR",
+}
+
+
+def errors_of(name: str) -> list[str]:
+    """The errors that a system call can give."""
+    return next((e.split() for n, e in SYSTEM_ERRORS.items() if name in n.split("|")), [])
 
 
 def at_byte(number: int) -> None:
