@@ -381,6 +381,35 @@ def test_subnormal_inputs_are_flushed_but_for_mxfp4_from_0_7_4():
     assert quantized(block, "mxfp4", zero_rule="scale") == [1, 6, 8 + 3]
 
 
+def test_subnormal_inputs_are_zeros_of_a_block_whose_scale_rounds_to_zero():
+    # Elements times infinity: zeros become NaN, and flushed ones are zeros.
+    assert quantized([0.005, -(2.0**-127), -(2.0**-125)], "nvfp4") == [0, 7, 7, 15]
+
+
+def test_extreme_global_scales():
+    # 1 / (1.5 * 2**127) is flushed to zero: so are scales, and times infinity is not a number.
+    x = one_block([6.0, -3.0], "nvfp4")
+    codes, scales = ref.quantize(x, fp32(1.5 * 2.0**127), kind="nvfp4", inverse=True)
+    assert (int(scales), codes[0, :3].tolist()) == (0, [7, 7, 7])
+    # A subnormal one is zero, and its inverse infinite.
+    codes, scales = ref.quantize(x, fp32(2.0**-127), kind="nvfp4", inverse=True)
+    assert (int(scales), codes[0, :3].tolist()) == (126, [7, 15, 7])
+
+
+@pytest.mark.parametrize(("off", "ambiguous"), [(18, 0), (21, 1)])
+def test_slack_is_no_wider_than_needed(off: int, ambiguous: int):
+    # Scale 1, so 0.25 becomes 0.25 * gs: clearly more than the threshold, or too close to it.
+    x, gs = one_block([6.0, 0.25], "nvfp4"), fp32(1 + 2.0**-off)
+    codes, scales = ref.quantize(x, gs, kind="nvfp4")
+    assert (int(scales), codes[0, :2].tolist()) == (0x38, [7, 1])
+    assert judge(x, gs, codes, scales, "nvfp4").ambiguous_codes == ambiguous
+    # The same for a scale between 1 and 1.125.
+    x, gs = one_block([6.0], "nvfp4"), fp32(1.0625 * (1 + 2.0**-off))
+    codes, scales = ref.quantize(x, gs, kind="nvfp4")
+    assert int(scales) == 0x39
+    assert judge(x, gs, codes, scales, "nvfp4").ambiguous_scales == ambiguous
+
+
 def test_huge_values():
     large = 3.38953139e38  # the largest of bf16
     gs = 2688 / large
@@ -560,7 +589,7 @@ def wobbling(seed: int) -> Wobble:
 
 kinds = st.sampled_from(["nvfp4", "mxfp4"])
 dtypes = st.sampled_from([BF16, FP16, FP8])
-scales_given = st.floats(-60, 60).map(lambda power: single(2.0**power))
+scales_given = st.floats(-126, 127).map(lambda power: single(2.0**power))
 
 
 @st.composite
@@ -661,6 +690,8 @@ def test_large_inputs_are_judged_in_parts(monkeypatch: pytest.MonkeyPatch):
     again = ref.quantize(x, fp32(1.3), kind="nvfp4")
     assert torch.equal(again[0], codes)
     assert torch.equal(again[1], scales)
+    gs = torch.linspace(1, 2, 50)
+    assert judge(x, gs, *ref.quantize(x, gs, kind="nvfp4"), "nvfp4").right
     assert len(judge(x, fp32(1.3), codes ^ 8, scales, "nvfp4", details=4).wrong) == 4
     assert "3 of 3200 codes and 0 of 200 scales are wrong; code at row 3, column 5: x" in str(whole)
 

@@ -17,6 +17,9 @@ and results of a product count as zero of their sign:
 
 ``rcp`` is ``rcp.approx.ftz.f32``, which is allowed to be off by an ulp. :func:`judge` therefore
 allows what a relative :data:`SLACK` allows, and demands equality everywhere else.
+
+From 0.6.12 on, the environment variables ``FLASHINFER_DISABLE_FP4_QUANT_FAST_MATH`` and
+``FLASHINFER_NVFP4_4OVER6`` choose other arithmetic, which is not modelled.
 """
 
 from __future__ import annotations
@@ -218,7 +221,7 @@ def zero_rule(release: tuple[int, ...]) -> str:
     "amax", 0.2.13 to 0.7.2: the block's largest magnitude is zero. A scale that only rounds to
     zero makes elements +-6, and zeros among them NaN, which is code 7. "scale", 0.7.4: the scale's
     code is zero; there MXFP4 also stopped flushing subnormals. float8 input never changed: zeros
-    are written where ``gs * (amax * rcp(6))`` is zero.
+    are written where ``gs * (amax * rcp(6))`` is zero, which is where the code is.
 
     Raises ValueError before 0.2.13, where MXFP4 took the global scale into account.
     """
@@ -297,11 +300,10 @@ class Rows:
         if self.how.exact:
             return power_of_two(codes)
         scales = self.how.decode(codes)
-        if self.how.float8:
-            out, zero = flush(self.gs * rcp(scales)), self.scale_bounds()[1] == 0
-        else:
-            out = rcp(flush(scales * rcp(self.gs)))
-            zero = codes == 0 if self.how.rule == "scale" else flush(self.amax_large) == 0
+        scaled = flush(scales * rcp(self.gs))
+        out = flush(self.gs * rcp(scales)) if self.how.float8 else rcp(scaled)
+        by_amax = self.how.rule == "amax" and not self.how.float8
+        zero = self.amax_large == 0 if by_amax else codes == 0
         return torch.where(zero, 0.0, out)
 
     def element_bounds(self, codes: Any) -> tuple[Any, Any]:
