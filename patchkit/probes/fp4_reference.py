@@ -18,8 +18,8 @@ and results of a product count as zero of their sign:
 ``rcp`` is ``rcp.approx.ftz.f32``, which is allowed to be off by an ulp. :func:`judge` therefore
 allows what a relative :data:`SLACK` allows, and demands equality everywhere else.
 
-From 0.6.12 on, the environment variables ``FLASHINFER_DISABLE_FP4_QUANT_FAST_MATH`` and
-``FLASHINFER_NVFP4_4OVER6`` choose other arithmetic, which is not modelled.
+From 0.6.12 on, the environment variables ``FLASHINFER_DISABLE_FP4_QUANT_FAST_MATH`` (in 0.6.12
+``TRTLLM_...``) and ``FLASHINFER_NVFP4_4OVER6`` choose other arithmetic, which is not modelled.
 """
 
 from __future__ import annotations
