@@ -12,7 +12,7 @@ ORDER = (
     "faults injected",
     "files round-tripped",
     "files refused",
-    "files edited and put back",
+    "files edited",
     "inputs fuzzed",
     "processes raced",
     "imports watched",
