@@ -226,7 +226,9 @@ def _plan_file(site: SitePlan, before: Ledger, original: Original) -> None:
     entry = replace(entry, patched=digest_of(data))
     site.ledger = site.ledger.with_file(path, entry)
     if original.data is not None:
-        site.keep.append(original.data)
+        owner = (current.uid, current.gid) if current else site.store.owner()
+        kept = Snapshot(original.data, entry.mode, entry.mtime_ns, None, *owner)
+        site.keep.append(kept)
     if current is None or current.data != data:
         after = patched_snapshot(site.store, entry, current, data)
         site.changes.append(Change(path, current, after, folders=entry.folders))
@@ -241,7 +243,7 @@ def _fresh_file(site: SitePlan, path: str, current: Snapshot | None) -> FileEntr
         )
         return FileEntry(path, None, "", site.store.plain_mode(), 0, folders=missing)
     bytecode = site.store.keep_bytecode(path)
-    site.keep += [data for _, data in bytecode]
+    site.keep += [snapshot for _, snapshot in bytecode]
     return FileEntry(
         path=path,
         pristine=current.digest,

@@ -28,7 +28,7 @@ from patchkit.store import say_on_terminal
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_OWN_COMMANDS = re.compile(r"\bpatchkit (apply|diff|list|revert|status|verify)\b")
+_OWN_COMMANDS = re.compile(r"\bpatchkit (apply|diff|list|repair|revert|status|verify)\b")
 _WITH_DIFFS = ("applied", "drifted", "faulty")
 _EXIT = "Exit codes: 0 the environment is in the state asked for, 1 it is not, 2 wrong usage."
 
@@ -115,7 +115,9 @@ class Session:
 
     def _aimed(self, result: Result) -> Result:
         rows = tuple(replace(row, hint=self.aim(row.hint)) for row in result.rows)
-        return replace(result, rows=rows, warnings=tuple(map(self.aim, result.warnings)))
+        repairs = tuple(replace(found, hint=self.aim(found.hint)) for found in result.repairs)
+        warnings = tuple(map(self.aim, result.warnings))
+        return replace(result, rows=rows, repairs=repairs, warnings=warnings)
 
     def aim(self, hint: str) -> str:
         """Let the commands of a hint act on the target of this command, not on the default."""
@@ -537,6 +539,21 @@ def revert(session: Session, patch: tuple[str, ...], everything: bool, force: bo
         notify=say_on_terminal,
     )
     session.show(result, lambda result: report.changes(result) or "nothing to revert")
+
+
+@_command("repair", "patchkit repair --dry-run\npatchkit repair --python /srv/venv")
+@click.option("--dry-run", is_flag=True, help="Say what is wrong and would be done; write nothing.")
+def repair(session: Session, dry_run: bool) -> None:
+    """Mend a target whose ledger is lost, damaged or edited: originals come back.
+
+    A file that differs from RECORD gets the original that is kept for it; what is replaced, and
+    the bad ledger, are set aside in .patchkit/aside. A ledger that is whole is left alone.
+    """
+    from patchkit import repairing
+
+    result = repairing.repair(session.target(), dry_run=dry_run, notify=say_on_terminal)
+    found = [asdict(repair) for repair in result.repairs]
+    session.show(result, report.repairs, dry_run=dry_run, repairs=found)
 
 
 @main.command(

@@ -7,6 +7,7 @@ is imported. Finding one distribution lists folder names and opens that distribu
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import hashlib
 import io
@@ -279,6 +280,17 @@ def _read_distribution(folder: Path, dist_info: Path) -> Distribution:
             f"{dist_info}: its METADATA cannot be used ({type(error).__name__}: {error})",
             hint="Reinstall the distribution.",
         ) from error
+
+
+def distributions_in(folder: Path) -> list[Distribution]:
+    """Return the distributions of a folder that have metadata and a RECORD to be read."""
+    found = []
+    for dist_info in sorted(folder.glob("*.dist-info")):
+        with contextlib.suppress(TargetError):
+            distribution = _read_distribution(folder, dist_info)
+            if distribution.record:
+                found.append(distribution)
+    return found
 
 
 def other_owners(distribution: Distribution, paths: Sequence[str]) -> dict[str, list[str]]:

@@ -32,5 +32,9 @@ class LedgerError(PatchkitError):
     """The ledger, or what it refers to, cannot be used as it is."""
 
 
+class NewerStateError(LedgerError):
+    """A newer patchkit wrote the ledger or the journal; it must not be touched."""
+
+
 class StoreError(PatchkitError):
     """Writing to site-packages failed; what had been written was put back."""

@@ -21,6 +21,15 @@ def same_file(handle: int, path: Path) -> bool:
     return (mine.st_dev, mine.st_ino) == (found.st_dev, found.st_ino)
 
 
+def open_lock(path: Path, flags: int) -> int:
+    """Open the lock, never through a link to somebody's file, and never waiting at a FIFO."""
+    handle = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return handle
+
+
 def write_temporary(path: Path, snapshot: Snapshot) -> None:
     """Write a new file beside its target, with mode, owner and time, and flush it to disk."""
     path.unlink(missing_ok=True)

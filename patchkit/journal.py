@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,9 @@ from patchkit.ledger import (
     bytecode_from_dict,
     inside,
     link_text,
+    newer_state,
     permission_bits,
+    read_json,
     sha256_name,
     time_ns,
     typed,
@@ -82,20 +83,25 @@ def snapshot_to_dict(snapshot: Snapshot | None) -> dict[str, Any] | None:
 
 def same_as(current: Snapshot | None, value: dict[str, Any] | None) -> bool:
     """Say whether a file is what the journal says: bytes and link."""
-    if current is None or value is None:
-        return current is None and value is None
-    return (current.digest, current.link) == (value["sha256"], value["link"])
+    return identity(value) == (current and (current.digest, current.link))
+
+
+def identity(value: dict[str, Any] | None) -> tuple[str, str | None] | None:
+    """Return what makes a file of the journal that file: its digest and its link."""
+    return None if value is None else (value["sha256"], value["link"])
 
 
 def load_journal(text: str, where: str) -> dict[str, Any]:
     """Read a journal, checked completely; raises LedgerError when it is damaged."""
     try:
-        document: dict[str, Any] = json.loads(text)
+        document: dict[str, Any] = read_json(text)
+        if typed(document["schema"], int) > JOURNAL_SCHEMA:
+            raise newer_state(where, document["schema"], JOURNAL_SCHEMA)
         _check_journal(document)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise LedgerError(
             f"{where} is damaged ({error})",
-            hint="Reinstall the distribution, remove the .patchkit folder, then apply again.",
+            hint="See what can be put right with: patchkit repair --dry-run",
         ) from error
     return document
 

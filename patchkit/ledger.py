@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from patchkit.errors import LedgerError
+from patchkit.errors import LedgerError, NewerStateError
 from patchkit.manifest import Trace, path_problem
 from patchkit.splice import Splice, apply_splices
 
@@ -151,13 +151,10 @@ def dump_ledger(ledger: Ledger) -> str:
 def load_ledger(text: str, where: str) -> Ledger:
     """Read a ledger; raises LedgerError when it is damaged or from a newer patchkit."""
     try:
-        document = json.loads(text)
+        document = read_json(text)
         schema = typed(document["schema"], int)
         if schema > SCHEMA:
-            raise LedgerError(
-                f"{where} has schema {schema}; this patchkit reads up to {SCHEMA}",
-                hint="Use the newer patchkit that wrote it: pip install --upgrade patchkit-ml",
-            )
+            raise newer_state(where, schema, SCHEMA)
         if schema < 1:
             raise ValueError(f"schema {schema}")
         entries = [_entry_from_dict(k, v) for k, v in sorted(document["patches"].items())]
@@ -167,10 +164,48 @@ def load_ledger(text: str, where: str) -> Ledger:
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise LedgerError(
             f"{where} is damaged ({type(error).__name__}: {error})",
-            hint="Original bytes are kept in the objects folder beside it; reinstall the "
-            "distribution, remove the .patchkit folder, then apply again.",
+            hint="Original bytes are kept in the objects folder beside it. See what they can put "
+            "right with: patchkit repair --dry-run",
         ) from error
     return Ledger(tuple(entries), tuple(files))
+
+
+def read_json(text: str) -> Any:
+    """Parse JSON; raises ValueError or RecursionError, also where an object has a key twice."""
+    return json.loads(text, object_pairs_hook=_once_each)
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+_FILE_ROW = re.compile(r'("(?:[^"\\\n]|\\.)+"):\s*(?=\{\s*"bytecode":)')
+
+
+def salvage_files(text: str) -> dict[str, FileEntry]:
+    """Return the file entries that can still be read in a damaged ledger."""
+    found = {}
+    decoder = json.JSONDecoder()
+    for match in _FILE_ROW.finditer(text):
+        try:
+            file = _file_from_dict(
+                json.loads(match.group(1)), decoder.raw_decode(text, match.end())[0]
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+            continue
+        found[file.path] = file
+    return found
+
+
+def newer_state(where: str, schema: int, known: int) -> NewerStateError:
+    """Return the refusal to touch what a newer patchkit wrote."""
+    return NewerStateError(
+        f"{where} has schema {schema}; this patchkit reads up to {known}",
+        hint="Use the newer patchkit that wrote it: pip install --upgrade patchkit-ml",
+    )
 
 
 def _entry_to_dict(entry: LedgerEntry) -> dict[str, Any]:

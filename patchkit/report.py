@@ -117,6 +117,19 @@ def changes(result: Result) -> str:
     return "\n".join([*lines, *(f"  {path}" for path in result.changed)])
 
 
+def repairs(result: Result) -> str:
+    """Return what ``repair`` found, a line each, then warnings."""
+    width = max((len(found.action) for found in result.repairs), default=0)
+    lines = []
+    for found in result.repairs:
+        action = click.style(found.action.ljust(width), fg="yellow" if found.ok else "red")
+        lines.append(f"{action}  {visible(found.path)}")
+        lines.append(f"{' ' * width}  {visible(found.detail)}")
+        lines += [f"{' ' * width}  next: {visible(found.hint)}"] if found.hint else []
+    rest = table(result)
+    return "\n".join([*lines, *([rest] if rest else [])]) or "nothing to repair"
+
+
 def catalog_table(catalog: Catalog, result: Result) -> str:
     """Return what ``list`` shows: each patch, what it is for, and whether it fits."""
     lines = []

@@ -83,6 +83,20 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Repair:
+    """One thing that a repair found: the full path, what is done about it, and why.
+
+    ``ok`` is False when it cannot be decided; ``hint`` then says what mends it.
+    """
+
+    path: str
+    action: str
+    detail: str
+    ok: bool = True
+    hint: str = ""
+
+
+@dataclass(frozen=True)
 class Result:
     """What an operation found or did: one row a patch, problems of the whole, and warnings.
 
@@ -96,6 +110,7 @@ class Result:
     changed: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
     strict: bool = False
+    repairs: tuple[Repair, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -103,6 +118,7 @@ class Result:
         return (
             not self.problems
             and all(row.ok for row in self.rows)
+            and all(repair.ok for repair in self.repairs)
             and all(self.holds(check) for check in self.checks)
         )
 

@@ -26,12 +26,12 @@ INTERRUPTED = (
 
 @dataclass
 class SitePlan:
-    """What one site-packages needs: changes, the ledger after them, and bytes to keep."""
+    """What one site-packages needs: changes, the ledger after them, and originals to keep."""
 
     store: Store
     ledger: Ledger
     changes: list[Change] = field(default_factory=list)
-    keep: list[bytes] = field(default_factory=list)
+    keep: list[Snapshot] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -40,8 +40,12 @@ class SitePlan:
         self.store.stage(self.changes, self.ledger, self.keep)
 
     def seal(self) -> None:
-        """Record the changes."""
-        self.store.seal(self.ledger)
+        """Record the changes; they are made then, even when cleaning up fails."""
+        if problem := self.store.seal(self.ledger):
+            self.warnings.append(
+                f"{self.store.root}: done, but not cleaned up ({problem}); "
+                "the next patchkit apply or revert does that"
+            )
 
 
 def stores_of(target: Target, notify: Notify) -> list[Store]:

@@ -18,17 +18,18 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from patchkit.environment import STATE_FOLDER
-from patchkit.errors import LedgerError, PatchkitError, StoreError
+from patchkit.environment import STATE_FOLDER, linked_folder
+from patchkit.errors import LedgerError, NewerStateError, PatchkitError, StoreError
 from patchkit.files import (
     changed_meanwhile,
     keep_owner,
     make_folder,
+    open_lock,
     same_file,
     stat_through,
     store_error,
@@ -40,6 +41,7 @@ from patchkit.journal import (
     Change,
     Snapshot,
     digest_of,
+    identity,
     load_journal,
     same_as,
     snapshot_to_dict,
@@ -53,8 +55,11 @@ from patchkit.ledger import (
     dump_ledger,
     load_ledger,
 )
+from patchkit.reading import read_regular
 
 TEMPORARY = ".patchkit-tmp"
+ASIDE = "aside"
+_STATE = {"ledger.json", "journal.json", "journal.done", "lock", "objects", ASIDE}
 
 
 @dataclass
@@ -68,6 +73,11 @@ class Store:
     def folder(self) -> Path:
         """``<site-packages>/.patchkit``."""
         return self.root / STATE_FOLDER
+
+    @property
+    def aside(self) -> Path:
+        """Where a repair puts what it replaces; no command reads what lies there."""
+        return self.folder / ASIDE
 
     @property
     def _ledger_path(self) -> Path:
@@ -94,17 +104,19 @@ class Store:
 
     def abandoned(self) -> bool:
         """Say whether the state folder is there for nothing: a run was cut off as it began."""
-        return self.folder.is_dir() and not self._ledger_path.exists()
+        if not self.folder.is_dir() or self._ledger_path.exists():
+            return False
+        return [p.name for p in _listdir(self.folder)] != [ASIDE]
 
     def link_holds(self, path: str, link: str, sha256: str | None) -> bool:
         """Say whether a link with the text ``link`` at ``path`` would lead to those bytes."""
         full = (self.root / path).parent / link
         try:
-            return digest_of(full.read_bytes()) == sha256
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return digest_of(read_regular(full)) == sha256
+        except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            if error.errno == errno.ELOOP:
+            if error.errno in (errno.ELOOP, errno.EINVAL, errno.EFBIG):
                 return False
             raise store_error("read", full, error) from error
 
@@ -119,7 +131,7 @@ class Store:
                 raise StoreError(
                     f"{full} is not a regular file", hint="Reinstall the distribution."
                 )
-            data = full.read_bytes()
+            data = read_regular(full)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -135,7 +147,7 @@ class Store:
     def kept(self, sha256: str) -> bytes:
         """Return kept bytes; raises LedgerError when they are gone or not what their name says."""
         try:
-            data = (self.folder / "objects" / sha256).read_bytes()
+            data = read_regular(self.folder / "objects" / sha256)
         except OSError as error:
             raise LedgerError(
                 f"the kept bytes {sha256[:12]} cannot be read ({error.strerror})",
@@ -176,25 +188,31 @@ class Store:
         if not self.folder.is_dir():
             return []
         ledger = self.load()
+        return sorted([*self.strays(ledger), *self.temporaries(f.path for f in ledger.files)])
+
+    def strays(self, ledger: Ledger) -> list[str]:
+        """Return what lies in the state folder and does not belong to ``ledger``."""
         wanted = _object_names(ledger)
-        objects = self.folder / "objects"
-        found = [p for p in _listdir(objects) if p.name not in wanted]
-        known = {"ledger.json", "journal.json", "journal.done", "lock", "objects"}
-        found += [p for p in _listdir(self.folder) if p.name not in known]
-        folders = {(self.root / f.path).parent for f in ledger.files}
-        folders |= {folder / "__pycache__" for folder in folders}
-        found += [p for f in folders for p in _listdir(f) if p.name.endswith(TEMPORARY)]
+        found = [p for p in _listdir(self.folder / "objects") if p.name not in wanted]
+        found += [p for p in _listdir(self.folder) if p.name not in _STATE]
         return sorted(str(p.relative_to(self.root)) for p in found)
 
-    def keep_bytecode(self, path: str) -> tuple[tuple[Bytecode, bytes], ...]:
-        """Return the bytecode files of a source with their bytes, to be set aside."""
+    def temporaries(self, paths: Iterable[str]) -> list[str]:
+        """Return files that a run which was cut off had begun beside ``paths``."""
+        folders = {(self.root / path).parent for path in paths}
+        folders |= {folder / "__pycache__" for folder in folders}
+        found = [p for f in folders for p in _listdir(f) if p.name.endswith(TEMPORARY)]
+        return sorted(str(p.relative_to(self.root)) for p in found)
+
+    def keep_bytecode(self, path: str) -> tuple[tuple[Bytecode, Snapshot], ...]:
+        """Return the bytecode files of a source as they are, to be kept."""
         kept = []
         for file in self.bytecode_of(path):
             snapshot = self.snapshot(file.relative_to(self.root).as_posix())
             if snapshot and snapshot.link is None:
                 name = file.relative_to(self.root).as_posix()
                 item = Bytecode(name, snapshot.digest, snapshot.mode, snapshot.mtime_ns)
-                kept.append((item, snapshot.data))
+                kept.append((item, snapshot))
         return tuple(kept)
 
     # Locking
@@ -211,7 +229,14 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the folder for writing, and first roll back what an earlier run left half-done.
+        """Hold the folder for writing, and first roll back what an earlier run left half-done."""
+        with self.locked():
+            self.recover()
+            yield
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for writing as it is.
 
         The lock is the kernel's (flock): it goes with its process, however that ends. A state
         folder that ends up empty is removed. Raises StoreError when the folder is not writable.
@@ -219,7 +244,6 @@ class Store:
         handle = self._lock(os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
         assert handle is not None
         try:
-            self.recover()
             yield
         finally:
             try:
@@ -229,18 +253,19 @@ class Store:
 
     def _lock(self, flags: int, kind: int) -> int | None:
         path = self.folder / "lock"
-        if self.folder.is_symlink():
-            raise StoreError(
-                f"{self.folder} is a symbolic link; patchkit keeps its state in the folder itself",
-                hint="Remove the link.",
-            )
+        for folder in (self.folder, self.folder / "objects", self.aside):
+            if folder.is_symlink():
+                raise StoreError(
+                    f"{folder} is a symbolic link; patchkit keeps its state in the folder itself",
+                    hint="Remove the link.",
+                )
         said = False
         while True:
             handle = None
             try:
                 if flags & os.O_CREAT:
                     make_folder(self.folder)
-                handle = os.open(path, flags | os.O_CLOEXEC, 0o644)
+                handle = open_lock(path, flags)
                 if flags & os.O_CREAT:
                     self._share(handle)
                 said = self._wait(handle, kind, said)
@@ -315,48 +340,69 @@ class Store:
 
     # Writing
 
-    def commit(self, changes: Sequence[Change], ledger: Ledger, keep: Sequence[bytes] = ()) -> None:
+    def commit(
+        self, changes: Sequence[Change], ledger: Ledger, keep: Sequence[Snapshot] = ()
+    ) -> None:
         """Make all changes and record ``ledger``, or leave everything as it was.
 
-        ``keep`` are bytes the new ledger refers to by digest. Call it inside :meth:`writing`.
-        Raises StoreError, after rolling back, when a file cannot be written.
+        ``keep`` are files whose bytes the new ledger refers to by digest. Call it inside
+        :meth:`writing`. Raises StoreError, after rolling back, when a file cannot be written.
         """
         self.stage(changes, ledger, keep)
         self.seal(ledger)
 
-    def stage(self, changes: Sequence[Change], ledger: Ledger, keep: Sequence[bytes] = ()) -> None:
+    def stage(
+        self,
+        changes: Sequence[Change],
+        ledger: Ledger,
+        keep: Sequence[Snapshot] = (),
+        *,
+        repairing: bool = False,
+    ) -> None:
         """Make all changes of a :meth:`commit`, so that only :meth:`seal` is left to do.
 
-        Until then :meth:`recover` takes them back; so does an error here.
+        Until then :meth:`recover` takes them back; so does an error here. When ``repairing``, the
+        ledger before may be unreadable, and no kept bytes go with it.
         """
         changes = [c for c in changes if c.before is not None or c.after is not None]
         new_text = dump_ledger(ledger) if ledger.entries else None
-        if not changes and self._read_text(self._ledger_path) == new_text:
+        if not changes and not repairing and self._read_text(self._ledger_path) == new_text:
             return
         try:
             with self._refusing():
-                self._write_journal(changes, new_text, keep)
+                own = set() if repairing else _object_names(self.load())
+                self._write_journal(changes, new_text, keep, own)
                 for change in changes:
                     if self.snapshot(change.path) != change.before:
                         raise changed_meanwhile(self.root / change.path)
                     self._replace(change)
                 if new_text is not None:
-                    self._write_beside(self._ledger_path, new_text.encode())
+                    self._write_beside(self._ledger_path, self._plain(new_text.encode()))
         except BaseException as error:
             self.roll_back_after(error)
             raise
 
-    def seal(self, ledger: Ledger) -> None:
-        """Record ``ledger`` and let go of the way back; does nothing when nothing was staged."""
+    def seal(self, ledger: Ledger) -> str:
+        """Record ``ledger`` and let go of the way back; does nothing when nothing was staged.
+
+        Once the ledger is in place the changes are made, whatever comes. Returns what then went
+        wrong, or '': the next run that writes here does what is left to do.
+        """
         if not self._journal_path.exists():
-            return
+            return ""
         try:
             with self._refusing():
                 self._put_ledger(there=bool(ledger.entries))
         except BaseException as error:
             self.roll_back_after(error)
             raise
-        self._finish(ledger)
+        try:
+            with self._refusing():
+                self._step("flush", STATE_FOLDER, sync_folder)
+                self._finish(_object_names(ledger))
+        except StoreError as error:
+            return error.message
+        return ""
 
     @contextlib.contextmanager
     def _refusing(self) -> Iterator[None]:
@@ -379,16 +425,19 @@ class Store:
                 )
 
     def _write_journal(
-        self, changes: Sequence[Change], new_text: str | None, keep: Sequence[bytes]
+        self,
+        changes: Sequence[Change],
+        new_text: str | None,
+        keep: Sequence[Snapshot],
+        own: set[str],
     ) -> None:
         kept_bytecode = {c.path: self.keep_bytecode(c.path) for c in changes}
-        kept = {digest_of(data): data for data in keep}
-        kept |= {c.before.digest: c.before.data for c in changes if c.before}
-        kept |= {b.sha256: data for rows in kept_bytecode.values() for b, data in rows}
-        names = sorted(kept.keys() | _object_names(self.load()))
+        kept = [*keep, *(c.before for c in changes if c.before)]
+        kept += [snapshot for rows in kept_bytecode.values() for _, snapshot in rows]
+        names = sorted(own | ({snapshot.digest for snapshot in kept} - self._objects()))
         self._write_journal_of([], new_text, names)  # should we be cut off in the next lines
-        for data in kept.values():
-            self._keep(data)
+        for snapshot in kept:
+            self._keep(snapshot)
         rows = [
             {
                 "path": c.path,
@@ -406,21 +455,58 @@ class Store:
     ) -> None:
         document = {
             "schema": JOURNAL_SCHEMA,
-            "ledger_before": text_digest(self._read_text(self._ledger_path)),
+            "ledger_before": self._ledger_digest(),
             "ledger_after": text_digest(new_text),
             "objects": objects,
             "changes": changes,
         }
-        self._write_state(self._journal_path, json.dumps(document, indent=1).encode())
+        text = json.dumps(document, indent=1)
+        self._write_state(self._journal_path, self._plain(text.encode()))
 
-    def _keep(self, data: bytes) -> None:
-        path = self.folder / "objects" / digest_of(data)
-        if path.exists() and path.read_bytes() == data:
-            return
+    def _ledger_digest(self) -> str | None:
+        data = self.read_state(self._ledger_path.name)
+        return None if data is None else digest_of(data)
+
+    def _keep(self, source: Snapshot) -> None:
+        """Keep the bytes of a file, no more open than any file that held them, and its time."""
+        name = f"{STATE_FOLDER}/objects/{source.digest}"
+        there = self.snapshot(name)
+        mode = source.mode & 0o777
+        if there and there.data == source.data:
+            mode &= there.mode
+            if mode == there.mode:
+                return
         self._step("create", f"{STATE_FOLDER}/objects", make_folder)
-        self._write_state(path, data)
+        self._write_state(self.root / name, replace(source, mode=mode, link=None))
+
+    def set_aside(self, name: str, source: Snapshot) -> None:
+        """Write a copy of a file into the folder of what a repair replaces."""
+        self._step("create", f"{STATE_FOLDER}/{ASIDE}", make_folder)
+        self._write_state(self.aside / name, replace(source, link=None))
+
+    def move_aside(self, path: str) -> None:
+        """Move something that lies in the state folder to where a repair puts things aside."""
+        self._step("create", f"{STATE_FOLDER}/{ASIDE}", make_folder)
+        self._step("move", path, lambda p: p.replace(self.aside / p.name))
+
+    def let_go(self, digests: Iterable[str]) -> None:
+        """Drop kept bytes that are in place again."""
+        for sha256 in sorted(digests):
+            self._step(
+                "remove", f"{STATE_FOLDER}/objects/{sha256}", lambda p: p.unlink(missing_ok=True)
+            )
+
+    def _check_way(self, paths: Iterable[str]) -> None:
+        """Raise StoreError when a path lies behind a linked folder, whoever asks to write there."""
+        for path in paths:
+            if link := linked_folder(self.root, path):
+                raise StoreError(
+                    f"{link} is a symbolic link; patchkit does not write through linked folders",
+                    hint="Put the folder itself in its place, then run the same command again.",
+                )
 
     def _replace(self, change: Change) -> None:
+        self._check_way(_ways(change.path, change.bytecode, change.folders))
         for folder in change.folders:
             if change.after is not None:
                 self._step("create", folder, make_folder)
@@ -492,19 +578,21 @@ class Store:
             self._step("write", name, _beside(self._ledger_path).replace)
         elif self._ledger_path.exists():
             self._step("remove", name, lambda p: p.unlink())
-        self._step("flush", STATE_FOLDER, sync_folder)
 
-    def _write_beside(self, path: Path, data: bytes) -> None:
+    def _plain(self, data: bytes) -> Snapshot:
+        """Return a file of the state that everyone may read, as who may read the folder can."""
+        return Snapshot(data, 0o644, time.time_ns(), None, *self.owner())
+
+    def _write_beside(self, path: Path, state: Snapshot) -> None:
         try:
-            state = Snapshot(data, 0o644, time.time_ns(), None, *self.owner())
             write_temporary(_beside(path), state)
         except OSError as error:
             with contextlib.suppress(OSError):
                 _beside(path).unlink()
             raise store_error("write", path, error) from error
 
-    def _write_state(self, path: Path, data: bytes) -> None:
-        self._write_beside(path, data)
+    def _write_state(self, path: Path, state: Snapshot) -> None:
+        self._write_beside(path, state)
         try:
             _beside(path).replace(path)
             sync_folder(path.parent)
@@ -513,7 +601,7 @@ class Store:
                 _beside(path).unlink(missing_ok=True)
             raise store_error("write", path, error) from error
 
-    def _finish(self, ledger: Ledger) -> None:
+    def _finish(self, wanted: set[str]) -> None:
         """Drop the bytes this run no longer needs, and the journal, which first gets another name.
 
         The bytes are what a roll-back needs: from here on there is none. Bytes that the journal
@@ -526,7 +614,7 @@ class Store:
         objects = self.folder / "objects"
         text = self._read_text(self._done_path)
         own = load_journal(text, str(self._done_path))["objects"] if text is not None else []
-        done = [objects / name for name in sorted(set(own) - _object_names(ledger))]
+        done = [objects / name for name in sorted(set(own) - wanted)]
         begun = [*_listdir(objects), *_listdir(self.folder)]
         for file in [*done, *(p for p in begun if p.name.endswith(TEMPORARY))]:
             name = file.relative_to(self.root).as_posix()
@@ -536,14 +624,24 @@ class Store:
         self._step("remove", f"{STATE_FOLDER}/journal.done", lambda p: p.unlink(missing_ok=True))
         self._step("flush", STATE_FOLDER, sync_folder)
 
-    def _read_text(self, path: Path) -> str | None:
+    def read_state(self, name: str) -> bytes | None:
+        """Return the bytes of a file of the state folder, None for none; raises StoreError."""
+        path = self.folder / name
         try:
-            return path.read_text("utf-8")
+            return read_regular(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
+            raise store_error("read", path, error) from error
+
+    def _read_text(self, path: Path) -> str | None:
+        data = self.read_state(path.name)
+        try:
+            return None if data is None else data.decode("utf-8")
+        except UnicodeDecodeError as error:
             raise LedgerError(
-                f"{path} cannot be read: {error}", hint="Look at the file."
+                f"{path} is damaged ({error})",
+                hint="See what can be put right with: patchkit repair --dry-run",
             ) from error
 
     # Recovery
@@ -557,15 +655,76 @@ class Store:
         with self._refusing():
             if not self.interrupted():
                 return
-            text = self._read_text(self._journal_path)
-            if text is not None:
-                self._recover_from(load_journal(text, str(self._journal_path)))
-            self._finish(self.load())
+            wanted = self._wanted()
+            journal = self._journal()
+            if self._journal_path.exists():
+                self._recover_from(journal)
+            self._finish(wanted if self._agrees(journal) else self._objects())
+
+    def _wanted(self) -> set[str]:
+        """Return the kept bytes that the ledger needs: all, when it cannot be read.
+
+        Raises NewerStateError: what a newer patchkit recorded is not for this one to clean up.
+        """
+        try:
+            return _object_names(self.load())
+        except NewerStateError:
+            raise
+        except LedgerError:
+            return self._objects()
+
+    def _objects(self) -> set[str]:
+        """Return the names of all kept bytes; raises StoreError where they cannot be listed."""
+        folder = self.folder / "objects"
+        try:
+            return set(os.listdir(folder))
+        except FileNotFoundError:
+            return set()
+        except OSError as error:
+            raise store_error("read", folder, error) from error
+
+    def _journal(self) -> dict[str, Any]:
+        """Return the journal of the interrupted run; raises LedgerError."""
+        path = self._journal_path if self._journal_path.exists() else self._done_path
+        return load_journal(self._read_text(path) or "", str(path))
+
+    def _agrees(self, journal: dict[str, Any]) -> bool:
+        """Say whether ledger and files are both from before the run, or both from after it.
+
+        Where they are not, the ledger was lost or replaced meanwhile, and any of the kept bytes
+        may be the only copy of an original.
+        """
+        ledgers = (journal["ledger_before"], journal["ledger_after"])
+        if (now := self._ledger_digest()) not in ledgers:
+            return False
+        other = "before" if now == ledgers[1] != ledgers[0] else "after"
+        try:
+            return not any(
+                identity(change["before"]) != identity(change["after"])
+                and same_as(self.snapshot(change["path"]), change[other])
+                for change in journal["changes"]
+            )
+        except StoreError:
+            return False
+
+    def journal_problem(self) -> str:
+        """Say why :meth:`recover` could not do its work, or return ''; raises NewerStateError."""
+        self._wanted()
+        try:
+            journal = self._journal() if self.interrupted() else {"changes": []}
+            for change in journal["changes"] if self._journal_path.exists() else ():
+                for item in filter(None, [change["before"], *change["bytecode"]]):
+                    self.kept(item["sha256"])
+        except NewerStateError:
+            raise
+        except LedgerError as error:
+            return error.message
+        return ""
 
     def _recover_from(self, journal: dict[str, Any]) -> None:
         """Roll back every change that can be; the first error is raised after the others."""
         before, after = journal["ledger_before"], journal["ledger_after"]
-        now = text_digest(self._read_text(self._ledger_path))
+        now = self._ledger_digest()
         if now == after and before != after:
             return
         self.notify("rolling back an interrupted run ...")
@@ -582,6 +741,8 @@ class Store:
     def _roll_back(self, change: dict[str, Any]) -> None:
         path = change["path"]
         full = self.root / path
+        bytecode = [bytecode_from_dict(item) for item in change["bytecode"]]
+        self._check_way(_ways(path, bytecode, change["folders"]))
         with contextlib.suppress(OSError):
             full.with_name(f".{full.name}{TEMPORARY}").unlink()
         current, before = self.snapshot(path), change["before"]
@@ -593,8 +754,8 @@ class Store:
         if not untouched:
             self._put(path, self._snapshot_from_dict(before) if before else None)
         self._drop_bytecode(path)
-        for item in change["bytecode"]:
-            self._restore_bytecode(bytecode_from_dict(item))
+        for item in bytecode:
+            self._restore_bytecode(item)
         if before is None:
             self._remove_folders(change["folders"])
 
@@ -613,6 +774,12 @@ def _listdir(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except OSError:
         return []
+
+
+def _ways(path: str, bytecode: Iterable[Bytecode], folders: Iterable[str]) -> list[str]:
+    """Return what a change of one file may write: it, its bytecode, and folders around it."""
+    cache = (Path(path).parent / "__pycache__" / "x").as_posix()
+    return [path, cache, *(item.path for item in bytecode), *(f"{f}/x" for f in folders)]
 
 
 def _beside(path: Path) -> Path:

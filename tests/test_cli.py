@@ -19,7 +19,8 @@ from tests.wheels import make_wheel, unpack
 
 ROOT = Path(__file__).resolve().parents[1]
 INFO = "demo_pkg-1.0.dist-info"
-VERBS = ("list", "status", "diff", "apply", "verify", "check", "revert", "demo")
+VERBS = ("list", "status", "diff", "apply", "verify", "check", "revert", "repair", "demo")
+UNNAMED = ("list", "status", "repair")
 
 
 # --- refusals: a way to get there, the command, and what the sentence must say
@@ -435,12 +436,12 @@ def test_verify_of_what_was_never_applied(demo: Bench) -> None:
 # --- JSON
 
 
-@pytest.mark.parametrize("verb", ["list", "status", "diff", "apply", "verify", "revert"])
+@pytest.mark.parametrize("verb", ["list", "status", "diff", "apply", "verify", "revert", "repair"])
 @pytest.mark.parametrize("ready", [False, True])
 def test_json_parses(demo: Bench, verb: str, ready: bool) -> None:
     if ready:
         applied(demo)
-    outcome = demo.run(verb, "--json", *([] if verb in ("list", "status") else ["p"]))
+    outcome = demo.run(verb, "--json", *([] if verb in UNNAMED else ["p"]))
     assert outcome.err == ""
     document = outcome.json
     assert document["schema"] == 1

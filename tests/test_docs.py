@@ -157,19 +157,22 @@ COMMANDS = {
     "apply": ("Rows of patches", "Keys of apply"),
     "verify": ("Rows of patches", "Keys of verify"),
     "revert": ("Rows of patches",),
+    "repair": ("Keys of repair",),
 }
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_json_has_exactly_the_documented_keys(demo: Bench, command: str):
     demo.patch("p", PATCH.replace("versions", 'checks = ["import"]\nversions', 1))
-    names = [] if command in ("list", "status") else ["p"]
+    names = [] if command in ("list", "status", "repair") else ["p"]
     runs = [demo.run(command, *names, "--json")]
     assert demo.run("apply", "p").code == 0
     runs.append(demo.run(command, *names, "--json"))
     assert demo.run("apply", "p").code == 0
     demo.patch("broken", "schema = 1\n")  # refused by all that read patches
-    (demo.site / ".patchkit/ledger.json").write_text("{")  # ... and by all that read the ledger
+    (demo.site / ".patchkit/ledger.json").write_text("{")  # ... and by all that need the ledger
+    runs.append(demo.run(command, *names, "--json"))
+    (demo.site / ".patchkit/ledger.json").write_text('{"schema": 2}')  # ... or may not touch it
     runs.append(demo.run(command, *names, "--json"))
     found = set().union(*(key_paths(run.json) for run in runs))
     assert found == documented_keys("All commands", *COMMANDS[command])

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from patchkit.errors import LedgerError, PatchkitError, StoreError
+from patchkit.errors import LedgerError, NewerStateError, PatchkitError, StoreError
 from patchkit.journal import Change, Snapshot, digest_of
 from patchkit.ledger import Bytecode, FileEntry, Ledger, LedgerEntry, dump_ledger
 from patchkit.store import TEMPORARY, Store
@@ -23,6 +23,7 @@ from tests.conftest import tree
 
 A, B, C = "pkg/a.py", "pkg/b.py", "pkg/new/c.py"
 OLD, NEW = b"x = 1\n", b"x = 22\n"
+KEEP = [Snapshot(OLD, 0o640, 10**18 + 5)]
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def change(store: Store, path: str, data: bytes | None = NEW, **rest: Any) -> Ch
 
 def commit(store: Store, *paths: str) -> None:
     with store.writing():
-        store.commit([change(store, path) for path in paths], ledger(*paths), [OLD])
+        store.commit([change(store, path) for path in paths], ledger(*paths), KEEP)
 
 
 def objects(store: Store) -> set[str]:
@@ -227,7 +228,7 @@ def test_bytecode_is_dropped_and_put_back(store: Store) -> None:
     recorded = ledger(A)
     recorded = recorded.with_file(A, replace(recorded.files[0], bytecode=tuple(kept)))
     with store.writing():
-        keep = [OLD, *(data for _, data in store.keep_bytecode(A))]
+        keep = [*KEEP, *(snapshot for _, snapshot in store.keep_bytecode(A))]
         store.commit([change(store, A)], recorded, keep)
     assert os.listdir(store.root / "pkg/__pycache__") == [other.name]
     pyc(store, "a.cpython-399.pyc")
@@ -241,7 +242,7 @@ def test_nothing_to_do_writes_nothing(store: Store) -> None:
     commit(store, A)
     before = tree(store.root)
     with store.writing():
-        store.commit([], store.load(), [NEW])
+        store.commit([], store.load(), KEEP)
         store.commit([Change("pkg/none.py", None, None)], store.load())
     assert tree(store.root) == before
 
@@ -281,7 +282,7 @@ def test_failure_after_an_earlier_commit_keeps_that(store: Store) -> None:
     before = tree(store.root)
     changes = [change(store, A, b"x = 333\n"), change(store, B)]
     with pytest.raises(StoreError), store.writing():
-        store.commit(changes, ledger(A, B, patched=b"x = 333\n"), [OLD])
+        store.commit(changes, ledger(A, B, patched=b"x = 333\n"), KEEP)
     assert tree(store.root) == before
     assert store.load() == ledger(A)
 
@@ -294,7 +295,7 @@ def test_failure_behind_a_removed_file(store: Store) -> None:
     before = tree(store.root)
     removed = change(store, C, None, folders=("pkg/new",))
     with pytest.raises(StoreError), store.writing():
-        store.commit([removed, change(store, B)], ledger(B), [OLD])
+        store.commit([removed, change(store, B)], ledger(B), KEEP)
     assert tree(store.root) == before
 
 
@@ -303,7 +304,7 @@ def test_failure_behind_an_added_file(store: Store) -> None:
     before = tree(store.root)
     added = change(store, C, folders=("pkg/new",))
     with pytest.raises(StoreError), store.writing():
-        store.commit([added, change(store, B)], ledger(B), [OLD])
+        store.commit([added, change(store, B)], ledger(B), KEEP)
     assert tree(store.root) == before
 
 
@@ -323,7 +324,7 @@ def test_target_that_someone_else_wrote_meanwhile(store: Store) -> None:
     (store.root / B).write_bytes(b"theirs\n")
     before = tree(store.root)
     with pytest.raises(StoreError, match="was changed by another program"), store.writing():
-        store.commit(changes, ledger(A, B), [OLD])
+        store.commit(changes, ledger(A, B), KEEP)
     assert tree(store.root) == before
 
 
@@ -333,7 +334,7 @@ def test_target_that_became_a_folder(store: Store) -> None:
     (store.root / B / "x").mkdir(parents=True)
     before = tree(store.root)
     with pytest.raises(StoreError), store.writing():
-        store.commit(changes, ledger(A, B), [OLD])
+        store.commit(changes, ledger(A, B), KEEP)
     assert (store.root / A).read_bytes() == OLD
     (store.root / B / "x").rmdir()
     (store.root / B).rmdir()
@@ -455,7 +456,7 @@ def test_journal_of_a_finished_run_does_not_undo_it(store: Store) -> None:
     """Cut off after the ledger was written: what was to come is there."""
     journal = store.folder / "journal.json"
     with store.writing():
-        store.stage([change(store, A)], ledger(A), [OLD])
+        store.stage([change(store, A)], ledger(A), KEEP)
         text = journal.read_text()
         store.seal(ledger(A))
     journal.write_text(text)
@@ -470,7 +471,7 @@ def test_journal_of_a_finished_run_does_not_undo_it(store: Store) -> None:
 def test_staged_changes_can_be_taken_back(store: Store) -> None:
     before = tree(store.root)
     with store.writing():
-        store.stage([change(store, A)], ledger(A), [OLD])
+        store.stage([change(store, A)], ledger(A), KEEP)
         assert (store.root / A).read_bytes() == NEW
         store.roll_back_after(KeyError("another folder failed"))
         assert (store.root / A).read_bytes() == OLD
@@ -483,7 +484,7 @@ def journal(store: Store) -> dict[str, Any]:
 
 JOURNAL_DAMAGE: dict[str, Callable[[dict[str, Any]], object]] = {
     "no schema": lambda j: j.pop("schema"),
-    "newer": lambda j: j.update(schema=2),
+    "older": lambda j: j.update(schema=0),
     "no ledger_before": lambda j: j.pop("ledger_before"),
     "no ledger_after": lambda j: j.pop("ledger_after"),
     "no changes": lambda j: j.pop("changes"),
@@ -517,6 +518,15 @@ def test_damaged_journal(crashed: Store, damage: str) -> None:
         pass
     assert tree(crashed.root) == before
     assert digest_of(OLD) in objects(crashed)
+
+
+def test_journal_of_a_newer_patchkit(crashed: Store) -> None:
+    file = crashed.folder / "journal.json"
+    file.write_text(json.dumps(journal(crashed) | {"schema": 2, "changes": "unheard of"}))
+    before = tree(crashed.root)
+    with pytest.raises(NewerStateError, match="reads up to 1"), crashed.writing():
+        pass
+    assert tree(crashed.root) == before
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000])
@@ -621,7 +631,7 @@ def test_objects_without_a_ledger_outlive_the_next_commit(store: Store) -> None:
     (store.root / B).write_bytes(b"y = 1\n")
     with store.writing():
         recorded = ledger(B, pristine=b"y = 1\n")
-        store.commit([change(store, B)], recorded, [b"y = 1\n"])
+        store.commit([change(store, B)], recorded, [Snapshot(b"y = 1\n", 0o644, 0)])
     assert objects(store) == {digest_of(OLD), digest_of(b"y = 1\n")}
     with store.writing():
         store.commit([change(store, B, b"y = 1\n")], Ledger())
@@ -653,7 +663,9 @@ def test_keep_bytecode(store: Store) -> None:
     file.chmod(0o604)
     name = f"pkg/__pycache__/{file.name}"
     data = file.read_bytes()
-    assert store.keep_bytecode(A) == ((Bytecode(name, digest_of(data), 0o604, 4), data),)
+    ((item, snapshot),) = store.keep_bytecode(A)
+    assert item == Bytecode(name, digest_of(data), 0o604, 4)
+    assert (snapshot.data, snapshot.mode, snapshot.mtime_ns) == (data, 0o604, 4)
 
 
 def test_damaged_ledger_is_not_written_over(store: Store) -> None:

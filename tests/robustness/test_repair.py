@@ -1,0 +1,482 @@
+"""``patchkit repair``: whatever became of the ledger, originals come back and no byte is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import py_compile
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from patchkit.store import Store
+from tests.conftest import PATCH, A, Bench, Outcome, tree
+from tests.processes import forked, open_up, unprivileged
+from tests.wheels import make_wheel, record_hash, unpack
+
+F = "demo_pkg/a.py"
+STATE = ".patchkit"
+ADDED = "demo_pkg/new/n.py"
+ADD = f'[[edit]]\nfile = "{ADDED}"\ncodemod = "add_file"\nparams = {{ new = "X = 1\\n" }}\n'
+
+
+def ledger(bench: Bench) -> Path:
+    return bench.site / STATE / "ledger.json"
+
+
+def lost(bench: Bench) -> None:
+    ledger(bench).unlink()
+
+
+def truncated(bench: Bench) -> None:
+    os.truncate(ledger(bench), ledger(bench).stat().st_size * 2 // 3)
+
+
+def cut_to_nothing(bench: Bench) -> None:
+    os.truncate(ledger(bench), 0)
+
+
+def not_text(bench: Bench) -> None:
+    data = ledger(bench).read_bytes()
+    ledger(bench).write_bytes(data[:90] + b"\xff\x00" + data[90:])
+
+
+def edited(bench: Bench) -> None:
+    """A ledger that can be read and lies: the digest of what was patched is another."""
+    document = json.loads(ledger(bench).read_text())
+    document["files"][F]["patched"] = "0" * 64
+    ledger(bench).write_text(json.dumps(document))
+
+
+def edited_splice(bench: Bench) -> None:
+    document = json.loads(ledger(bench).read_text())
+    document["patches"]["p"]["splices"][F][0]["start"] = 0
+    ledger(bench).write_text(json.dumps(document))
+
+
+def key_twice(bench: Bench) -> None:
+    text = ledger(bench).read_text()
+    ledger(bench).write_text(text.replace('"schema": 1', '"schema": 1, "schema": 1'))
+
+
+DAMAGE = [lost, truncated, cut_to_nothing, not_text, edited, edited_splice, key_twice]
+
+
+def without_state(found: dict[str, tuple]) -> dict[str, tuple]:
+    return {k: v for k, v in found.items() if not k.startswith(STATE)}
+
+
+def aside(bench: Bench) -> dict[str, bytes]:
+    folder = bench.site / STATE / "aside"
+    return {p.name: p.read_bytes() for p in folder.iterdir()} if folder.is_dir() else {}
+
+
+def clean(bench: Bench) -> None:
+    """Nothing is recorded, nothing is left over, and the next apply and revert work."""
+    found = bench.run("verify", "--json").json
+    assert found["error"] is None
+    assert found["problems"] == [f"no patch is recorded in folder {bench.site}"]
+    assert bench.run("status").code == 0
+    assert bench.run("repair").out == "nothing to repair\n"
+    before = bench.state()
+    assert bench.run("apply", "p").code == 0
+    assert bench.run("verify", "p").code == 0
+    assert bench.run("revert", "--all").code == 0
+    assert without_state(bench.state()) == without_state(before)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_originals_come_back_and_the_bad_ledger_is_kept(
+    demo: Bench, damage: Callable[[Bench], None]
+) -> None:
+    (demo.site / F).chmod(0o640)
+    py_compile.compile(str(demo.site / F))
+    before = demo.state()
+    assert demo.run("apply", "p").code == 0
+    patched = demo.read()
+    damage(demo)
+    bad = ledger(demo).read_bytes() if ledger(demo).exists() else None
+
+    there = demo.state()
+    would = demo.run("repair", "--dry-run")
+    assert would.code == 0
+    assert "would be put back" in would.out
+    assert demo.state() == there
+
+    done = demo.run("repair")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.split() == would.out.replace("would be ", "").split()
+    assert demo.read() == A
+    after = without_state(demo.state())
+    rest = before.keys() - {f"demo_pkg/__pycache__/{n}" for n in os.listdir(demo.site / "demo_pkg")}
+    assert {k: v for k, v in after.items() if k in rest} == {k: before[k] for k in after}
+    assert bad is None or bad in aside(demo).values()
+    known = bad is not None and damage not in (edited, cut_to_nothing)
+    assert known or patched in aside(demo).values()
+    clean(demo)
+
+
+def test_what_a_readable_part_says_is_put_back_exactly(demo: Bench) -> None:
+    """A truncated ledger still describes its files: link, mode, time and bytecode come back."""
+    cache = demo.folder / "cache.py"
+    (demo.site / F).rename(cache)
+    (demo.site / F).symlink_to(cache)
+    py_compile.compile(str(demo.site / F))
+    before = demo.state()
+    assert demo.run("apply", "p").code == 0
+    truncated(demo)
+    assert demo.run("repair").code == 0
+    assert without_state(demo.state()) == before
+    clean(demo)
+
+
+def test_a_ledger_that_is_whole_is_left_alone(demo: Bench) -> None:
+    assert demo.run("apply", "p").code == 0
+    before = demo.state()
+    done = demo.run("repair")
+    assert (done.code, done.out) == (0, "nothing to repair\n")
+    assert demo.state() == before
+    (demo.site / F).write_bytes(b"mine\n")  # drift is for revert --force
+    assert demo.run("repair").out == "nothing to repair\n"
+    assert demo.read() == b"mine\n"
+
+
+def test_nothing_there_is_nothing_to_repair(demo: Bench) -> None:
+    before = demo.state()
+    assert demo.run("repair").out == "nothing to repair\n"
+    assert demo.state() == before
+
+
+@pytest.mark.parametrize("name", ["ledger.json", "journal.json", "journal.done"])
+@pytest.mark.parametrize("command", ["repair", "repair --dry-run", "apply p", "revert p", "status"])
+def test_what_a_newer_patchkit_wrote_is_not_touched(demo: Bench, name: str, command: str) -> None:
+    assert demo.run("apply", "p").code == 0
+    if name != "ledger.json" and command == "status":
+        pytest.skip("status only says that a journal is there")
+    (demo.site / STATE / name).write_text('{"schema": 2, "things": "unheard of"}')
+    outcome = demo.refuse(*command.split())
+    assert f"{name} has schema 2; this patchkit reads up to 1" in outcome.err
+    assert "pip install --upgrade patchkit-ml" in outcome.err
+
+
+def test_newer_state_in_one_folder_keeps_the_others_as_they_are(
+    demo: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from patchkit.environment import Target
+    from patchkit.errors import NewerStateError
+    from patchkit.repairing import repair
+
+    assert demo.run("apply", "p").code == 0
+    other = demo.folder / "other"
+    shutil.copytree(demo.site, other)
+    truncated(demo)
+    (other / STATE / "ledger.json").write_text('{"schema": 2}')
+    before = demo.state(), tree(other)
+    with pytest.raises(NewerStateError):
+        repair(Target((demo.site, other), "both"), dry_run=False, notify=print)
+    assert (demo.state(), tree(other)) == before
+
+
+# What cannot be decided
+
+
+def test_without_an_original_the_command_that_mends_is_named(demo: Bench) -> None:
+    assert demo.run("apply", "p").code == 0
+    shutil.rmtree(demo.site / STATE / "objects")
+    truncated(demo)
+    patched, bad = demo.read(), ledger(demo).read_bytes()
+    for arguments in (["repair", "--dry-run"], ["repair"]):
+        outcome = demo.run(*arguments)
+        assert outcome.code == 1
+        assert ["undecided", str(demo.site / F)] in [li.split() for li in outcome.out.splitlines()]
+        assert f"--target {demo.site} demo-pkg==1.0" in outcome.out
+    assert demo.read() == patched
+    assert aside(demo) == {n: bad for n in aside(demo)}
+    assert len(aside(demo)) == 1
+    (demo.site / F).write_bytes(A)  # as that command does
+    clean(demo)
+
+
+def test_two_originals_for_one_file_are_not_chosen_between(demo: Bench) -> None:
+    assert demo.run("apply", "p").code == 0
+    other = A + b"# other\n"
+    unpack(make_wheel(demo.folder / "dist", "rival", "1.0", {F: other}), demo.folder / "rival")
+    info = "rival-1.0.dist-info"
+    shutil.copytree(demo.folder / "rival" / info, demo.site / info)
+    Store(demo.site)._keep(Store(demo.folder / "rival").snapshot(F))  # type: ignore[arg-type]
+    patched = demo.read()
+    lost(demo)
+    outcome = demo.run("repair")
+    assert outcome.code == 1
+    assert "undecided" in outcome.out
+    assert "demo-pkg==1.0 rival==1.0" in outcome.out
+    assert demo.read() == patched
+    assert {A, other} <= set(aside(demo).values())
+
+
+def test_a_wrong_record_is_not_believed_against_the_kept_original(demo: Bench) -> None:
+    """RECORD that was edited after apply lists bytes nobody has: the file is named, not touched."""
+    assert demo.run("apply", "p").code == 0
+    record = demo.site / "demo_pkg-1.0.dist-info/RECORD"
+    record.write_text(record.read_text().replace(record_hash(A), record_hash(b"nobody")))
+    truncated(demo)
+    patched = demo.read()
+    assert demo.run("repair").code == 1
+    assert demo.read() == patched
+    assert A in aside(demo).values()
+
+
+@pytest.mark.parametrize("row", ["", "demo_pkg/a.py,,\n"])
+def test_no_digest_in_record_leaves_the_ledger_as_witness(demo: Bench, row: str) -> None:
+    assert demo.run("apply", "p").code == 0
+    record = demo.site / "demo_pkg-1.0.dist-info/RECORD"
+    lines = [li for li in record.read_text().splitlines(True) if not li.startswith(F)]
+    record.write_text("".join([row, *lines]))
+    truncated(demo)
+    assert demo.run("repair").code == 0
+    assert demo.read() == A
+
+
+def test_a_file_behind_a_linked_folder_is_named_and_not_written(demo: Bench) -> None:
+    assert demo.run("apply", "p").code == 0
+    elsewhere = demo.folder / "elsewhere"
+    (demo.site / "demo_pkg").rename(elsewhere)
+    (demo.site / "demo_pkg").symlink_to(elsewhere)
+    truncated(demo)
+    before = tree(elsewhere)
+    outcome = demo.run("repair")
+    assert outcome.code == 1
+    assert "lies behind a link" in outcome.out
+    assert tree(elsewhere) == before
+
+
+# More than one file, patch, distribution, folder
+
+
+def test_files_that_patches_added_go(demo: Bench) -> None:
+    demo.patch("p", PATCH + ADD)
+    before = demo.state()
+    assert demo.run("apply", "p").code == 0
+    truncated(demo)
+    assert demo.run("repair").code == 0
+    assert without_state(demo.state()) == before
+    clean(demo)
+
+
+def test_an_added_file_that_was_changed_is_named(demo: Bench) -> None:
+    demo.patch("p", PATCH + ADD)
+    assert demo.run("apply", "p").code == 0
+    (demo.site / ADDED).write_text("X = 2\n")
+    truncated(demo)
+    outcome = demo.run("repair")
+    assert outcome.code == 1
+    assert f"rm {demo.site / ADDED}" in outcome.out
+    assert (demo.site / ADDED).read_text() == "X = 2\n"
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_several_distributions_and_patches(demo: Bench, damage: Callable[[Bench], None]) -> None:
+    demo.install({"other_pkg/b.py": A + b"#\n"}, name="other-pkg")
+    other = PATCH.replace("demo-pkg", "other-pkg").replace("demo_pkg/a.py", "other_pkg/b.py")
+    demo.patch("o", other)
+    demo.patch("q", PATCH.replace('"enc"', '"dec"'))
+    before = demo.state()
+    assert demo.run("apply", "p", "q", "o").code == 0
+    damage(demo)
+    assert demo.run("repair").code == 0
+    after = without_state(demo.state())
+    assert {k: v[3] for k, v in after.items()} == {k: v[3] for k, v in before.items()}
+    clean(demo)
+
+
+def test_originals_of_a_lost_ledger_beside_a_newer_ledger(demo: Bench) -> None:
+    """The ledger was lost, then another patch was applied: that one stays as it is."""
+    demo.install({"other_pkg/b.py": A + b"#\n"}, name="other-pkg")
+    other = PATCH.replace("demo-pkg", "other-pkg").replace("demo_pkg/a.py", "other_pkg/b.py")
+    assert demo.run("apply", "p").code == 0
+    lost(demo)
+    demo.patch("o", other)
+    assert demo.run("apply", "o").code == 0
+    assert demo.run("verify", "o").code == 1  # left over: the original of p
+    assert demo.run("repair").code == 0
+    assert demo.read() == A
+    assert demo.run("verify", "o").code == 0
+
+
+def test_what_was_upgraded_since_is_left_alone(demo: Bench) -> None:
+    assert demo.run("apply", "p").code == 0
+    newer = A + b"# 1.1\n"
+    shutil.rmtree(demo.site / "demo_pkg-1.0.dist-info")
+    demo.install({"demo_pkg/__init__.py": b"", F: newer}, version="1.1")
+    truncated(demo)
+    assert demo.run("repair").code == 0
+    assert demo.read() == newer
+    assert A in aside(demo).values()
+    clean(demo)
+
+
+def test_what_does_not_belong_in_the_state_folder_is_set_aside(demo: Bench) -> None:
+    assert demo.run("apply", "p").code == 0
+    (demo.site / STATE / "notes.txt").write_text("mine")
+    (demo.site / STATE / "objects/short").write_text("x")
+    os.mkfifo(demo.site / STATE / "objects/fifo")
+    assert demo.run("verify", "p").code == 1
+    assert demo.run("repair").code == 0
+    assert demo.run("verify", "p").code == 0
+    folder = demo.site / STATE / "aside"
+    assert sorted(os.listdir(folder)) == ["fifo", "notes.txt", "short"]
+
+
+def test_a_damaged_original_is_set_aside_and_named(demo: Bench) -> None:
+    assert demo.run("apply", "p").code == 0
+    (kept,) = (demo.site / STATE / "objects").iterdir()
+    kept.write_bytes(b"damaged")
+    outcome = demo.run("repair")
+    assert outcome.code == 1
+    assert "the kept bytes" in outcome.out
+    assert b"damaged" in aside(demo).values()
+
+
+# Interrupted runs
+
+
+def kill_at(bench: Bench, name: str, *args: str) -> None:
+    """Run a command that the kernel ends when it is about to replace a file of that name."""
+    really = os.replace
+
+    def action() -> Outcome:
+        def replace(source: str, target: str, **rest: int) -> None:
+            if str(target).endswith(name):
+                os.kill(os.getpid(), 9)
+            really(source, target, **rest)
+
+        os.replace = replace  # type: ignore[assignment]
+        return bench.run(*args)
+
+    assert forked(action).code == -9
+
+
+def two_files(bench: Bench) -> dict[str, tuple]:
+    bench.install({"demo_pkg/__init__.py": b"", F: A, "demo_pkg/b.py": A})
+    edit = PATCH.partition("[[edit]]")[2].replace("a.py", "b.py")
+    bench.patch("p", f"{PATCH}\n[[edit]]{edit}\n{ADD}")
+    return bench.state()
+
+
+@pytest.mark.parametrize("command", ["apply", "revert"])
+@pytest.mark.parametrize("journal", ["whole", "truncated", "nonsense"])
+@pytest.mark.parametrize("damage", [None, *DAMAGE])
+def test_interrupted(
+    bench: Bench, command: str, journal: str, damage: Callable[[Bench], None] | None
+) -> None:
+    before = two_files(bench)
+    if command == "revert":
+        assert bench.run("apply", "p").code == 0
+    kill_at(bench, "n.py" if command == "apply" else "b.py", command, "p")
+    file = bench.site / STATE / "journal.json"
+    if journal == "truncated":
+        os.truncate(file, file.stat().st_size - 9)
+    elif journal == "nonsense":
+        file.write_text("[]")
+    if damage and ledger(bench).exists():
+        damage(bench)
+    assert bench.run("repair", "--dry-run").code == 0
+    done = bench.run("repair")
+    assert done.code == 0, done
+    if command == "revert" and journal == "whole" and damage is None:
+        assert bench.run("verify", "p").code == 0
+        assert bench.run("revert", "p").code == 0
+    after = without_state(bench.state())
+    if command == "revert" and damage in (lost, cut_to_nothing):
+        after.pop(ADDED, None)  # nothing says any more that a patch had added it
+        after.pop("demo_pkg/new", None)
+    assert {k: v[3] for k, v in after.items()} == {k: v[3] for k, v in before.items()}
+
+
+@pytest.mark.parametrize("at", ["ledger.json-", "objects/", "journal.json", "a.py", "b.py", "done"])
+@pytest.mark.parametrize("damage", [truncated, lost])
+def test_a_repair_that_is_killed_is_done_by_the_next(
+    bench: Bench, at: str, damage: Callable[[Bench], None]
+) -> None:
+    before = two_files(bench)
+    assert bench.run("apply", "p").code == 0
+    damage(bench)
+    really = Path.replace
+
+    def action() -> Outcome:
+        def replace(self: Path, target: Path) -> Path:
+            if at in str(target):
+                os.kill(os.getpid(), 9)
+            return really(self, target)
+
+        Path.replace = replace  # type: ignore[method-assign]
+        return bench.run("repair")
+
+    if at.endswith(".py"):
+        kill_at(bench, at, "repair")
+    else:
+        forked(action)
+    if bench.run("apply", "p").code == 0:  # where the repair was as good as done
+        assert bench.run("revert", "p").code == 0
+    assert bench.run("repair").code == 0
+    after = without_state(bench.state())
+    if damage is lost:
+        after.pop(ADDED, None)
+        after.pop("demo_pkg/new", None)
+    assert {k: v[3] for k, v in after.items()} == {k: v[3] for k, v in before.items()}
+
+
+# Rights
+
+
+def test_where_nothing_may_be_written(demo: Bench) -> None:
+    assert demo.run("apply", "p").code == 0
+    truncated(demo)
+    way = [p for p in demo.site.parents if p.stat().st_mode & 0o005 != 0o005]
+    folders = (demo.site, demo.site / "demo_pkg", demo.site / STATE)
+    for folder in (*way, *folders):
+        folder.chmod(0o755 if folder in way else 0o555)
+    before = demo.state()
+    options = ["--site-packages", str(demo.site)]
+    assert unprivileged("repair", *options, "--dry-run").code == 0
+    refused = unprivileged("repair", *options)
+    assert refused.code == 1
+    assert "cannot lock" in refused.err
+    assert demo.state() == before
+    for folder in folders:
+        folder.chmod(0o755)
+
+
+def test_originals_are_as_private_as_their_source(demo: Bench) -> None:
+    (demo.site / F).chmod(0o600)
+    assert demo.run("apply", "p").code == 0
+    (kept,) = (demo.site / STATE / "objects").iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    (demo.site / F).write_bytes(b"SECRET = 1\n")
+    (demo.site / F).chmod(0o640)
+    truncated(demo)
+    assert demo.run("repair").code == 0
+    modes = {p.name[:4]: p.stat().st_mode & 0o777 for p in (demo.site / STATE / "aside").iterdir()}
+    assert modes["a.py"] == 0o640
+
+
+def test_one_content_of_two_files_is_kept_as_the_more_private(bench: Bench) -> None:
+    two_files(bench)
+    (bench.site / F).chmod(0o644)
+    (bench.site / "demo_pkg/b.py").chmod(0o600)
+    assert bench.run("apply", "p").code == 0
+    (kept,) = (bench.site / STATE / "objects").iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act for somebody else")
+def test_what_root_repairs_belongs_to_whom_it_belonged(demo: Bench) -> None:
+    open_up(demo.site)
+    assert demo.run("apply", "p").code == 0
+    truncated(demo)
+    assert demo.run("repair").code == 0
+    owners = {p.lstat().st_uid for p in [demo.site, *demo.site.rglob("*")]}
+    assert owners == {demo.site.stat().st_uid}
+    assert demo.site.stat().st_uid != 0
