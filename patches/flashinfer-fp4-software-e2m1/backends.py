@@ -2,11 +2,7 @@
         **{
             arch: functools.partial(
                 gen_fp4_quantization_module,
-                [
-                    f"-gencode=arch=compute_{arch},code=sm_{arch}",
-                    "-DFLASHINFER_ENABLE_FP8_E8M0",
-                    "-DFLASHINFER_ENABLE_FP4_E2M1",
-                ],
+                [flag.replace("90a", arch) for flag in sm90a_nvcc_flags],
                 arch,
             )
             for arch in ("80", "86", "87", "89")
