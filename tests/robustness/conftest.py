@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.integration.test_environments import lab  # noqa: F401
 from tests.robustness.figures import ORDER, PREFIX
 
 Figure = Callable[[str, int], None]

@@ -8,6 +8,7 @@ does not lose what it gave to the kernel, so ``os.fsync`` need not wait for the 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import json
@@ -15,6 +16,7 @@ import os
 import resource
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,6 +174,21 @@ class Sweep:
                 ):
                     call += stride
 
+    def full_disk(self, stride: int) -> None:
+        """A real file system, with ever more room left on it, until the command succeeds."""
+        filler, room = self.below / "filler", 0
+        while True:
+            self.scene.reset()
+            fill(filler, room)
+            outcome = self.scene.disturbed(lambda: None)
+            now = self.scene.contents()
+            found = [*self.said(outcome, lasting=True)]
+            filler.unlink()
+            if outcome.code == 0 and now == self.scene.states[self.scene.situation.last]:
+                return
+            self.point(f"{room} bytes free: {outcome.err}", found)
+            room += 1024 * stride
+
     # The same with real system calls, where strace may attach
 
     def traced(self, *options: str) -> Outcome:
@@ -182,9 +199,12 @@ class Sweep:
     def traced_calls(self) -> list[tuple[str, int]]:
         """The system calls of a whole run: name, and the how many-th of that name it is."""
         assert self.traced("-e", CALLS).code in (0, 1)
-        names = [call.name for call in system_calls(self.below / "strace.log")]
-        numbered = [(name, names[: i + 1].count(name)) for i, name in enumerate(names)]
-        return [pair for pair in numbered if pair[0] not in ("lseek", "ioctl", "getcwd")]
+        found, counted = [], Counter[str]()
+        for call in system_calls(self.below / "strace.log"):
+            counted[call.name] += 1
+            if call.name not in ("lseek", "ioctl", "getcwd") and "pipe:" not in call.arguments:
+                found.append((call.name, counted[call.name]))
+        return found
 
     def traced_kills(self, stride: int) -> None:
         """Killed on entering every system call for files."""
@@ -226,6 +246,14 @@ SYSTEM_ERRORS = {
 def errors_of(name: str) -> list[str]:
     """The errors that a system call can give."""
     return next((e.split() for n, e in SYSTEM_ERRORS.items() if name in n.split("|")), [])
+
+
+def fill(file: Path, room: int) -> None:
+    """Use up a file system, but for that many bytes."""
+    with file.open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while True:
+            filler.write(bytes(1024))
+    os.truncate(file, max(0, file.stat().st_size - room))
 
 
 def at_byte(number: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.robustness.conftest import Figure
 from tests.robustness.sweeping import sweep
+from tests.robustness.traced import why_not
 
 pytestmark = pytest.mark.slow
 
@@ -20,3 +21,14 @@ def test_case_28_killed_at_any_call(
     twice = 1 if long else 15
     points = sweep(tmp_path, "kills", situation, figure, "kill points tried", stride=1, twice=twice)
     assert points > 150
+
+
+@pytest.mark.parametrize("situation", ["apply", "revert", "apply-second", "revert-first"])
+def test_case_28_killed_in_any_system_call(
+    tmp_path: Path, figure: Figure, long: bool, situation: str
+) -> None:
+    """The same by strace, which kills on entering a call, those that only read included."""
+    if reason := why_not():
+        pytest.skip(reason)
+    stride = 4 if long else 40
+    sweep(tmp_path, "traced_kills", situation, figure, "kill points tried", stride=stride)

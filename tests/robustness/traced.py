@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -50,7 +51,9 @@ def traced(action: Callable[[], Outcome], log: Path, *options: str) -> Outcome:
             text = json.dumps([outcome.code, outcome.out, outcome.err])
         except BaseException as error:
             text = json.dumps([70, "", f"{type(error).__name__}: {error}"])
-        os.write(writing, text.encode())
+        while text:
+            with contextlib.suppress(OSError):  # an error that was meant for somebody else
+                text = text.encode()[os.write(writing, text.encode()) :].decode()
         os._exit(0)
     os.close(writing)
     os.waitpid(child, os.WUNTRACED)
