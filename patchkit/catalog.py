@@ -5,13 +5,13 @@ Only reads files. No code of a patch runs here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from patchkit.errors import ManifestError, PatchkitError
-from patchkit.manifest import MANIFEST, Patch, parse_patch, parse_toml
+from patchkit.manifest import BARRED, MANIFEST, Patch, parse_patch, parse_toml
 
 PROJECT_FILES = ("patchkit.toml", "pyproject.toml")
 _LARGEST = 1 << 20
@@ -62,18 +62,32 @@ def shipped_folder() -> Path:
     return here / "_patches" if (here / "_patches").is_dir() else here.parent / "patches"
 
 
-def load_catalog(folders: Sequence[str | Path], project: Project, cwd: Path) -> Catalog:
-    """Read all patches. Raises ManifestError naming every problem in every folder."""
+def _never(_: Patch) -> str:
+    return BARRED
+
+
+def load_catalog(
+    folders: Sequence[str | Path],
+    project: Project,
+    cwd: Path,
+    barred: Callable[[Patch], str] = _never,
+) -> Catalog:
+    """Read all patches. Raises ManifestError naming every problem in every folder.
+
+    ``barred`` says why the code of a patch that was not shipped may not run ('': it may).
+    """
     shipped = _patch_folders(shipped_folder())
-    own = [f for given in folders for f in _given(Path(given), "--patches")]
-    own += [f for given in project.folders for f in _given(given, f"{project.file}: folders:")]
+    own = [f for given in folders for f in patches_in(Path(given), "--patches")]
+    own += [f for given in project.folders for f in patches_in(given, f"{project.file}: folders:")]
     if not project.folders:
         own += _patch_folders(cwd / "patches")
     found: dict[str, Patch] = {}
     problems: list[str] = []
     for folder in [*shipped, *own]:
         try:
-            _add(found, read_patch(folder))
+            patch = read_patch(folder)
+            why = barred(patch) if patch.has_code and folder not in shipped else ""
+            _add(found, replace(patch, barred=why))
         except ManifestError as error:
             problems.append(error.message)
     if problems:
@@ -84,13 +98,16 @@ def load_catalog(folders: Sequence[str | Path], project: Project, cwd: Path) -> 
 
 def _add(found: dict[str, Patch], patch: Patch) -> None:
     other = found.setdefault(patch.id, patch)
+    if other.barred and not patch.barred:
+        found[patch.id] = patch
     if other.digest != patch.digest:
         raise ManifestError(
             f"two different patches are called {patch.id}: {other.folder} and {patch.folder}"
         )
 
 
-def _given(folder: Path, asked_by: str) -> list[Path]:
+def patches_in(folder: Path, asked_by: str) -> list[Path]:
+    """Return a patch folder, or those a folder holds; raises ManifestError for none."""
     if (folder / MANIFEST).is_file():
         return [folder]
     found = _patch_folders(folder)

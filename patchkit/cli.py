@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -16,12 +16,19 @@ from typing import Any, TypeVar
 import click
 
 from patchkit import __version__, inspection, report
-from patchkit.catalog import Catalog, Project, load_catalog, load_project
+from patchkit.catalog import (
+    Catalog,
+    Project,
+    load_catalog,
+    load_project,
+    patches_in,
+    read_patch,
+)
 from patchkit.checks import ARCHITECTURES, NAMES, Options
 from patchkit.environment import Target, find_target
 from patchkit.errors import PatchkitError
 from patchkit.files import store_error
-from patchkit.manifest import KERNEL
+from patchkit.manifest import KERNEL, Patch
 from patchkit.probing import Limits
 from patchkit.results import FileDiff, Result
 from patchkit.store import say_on_terminal
@@ -45,6 +52,7 @@ class Session:
     found: Target | None = None
     reports: dict[Path, Callable[[Result], str]] = field(default_factory=dict)
     annotates: bool = False
+    allow_code: tuple[str, ...] = ()
 
     def target(self) -> Target:
         """Return the target; raises TargetError."""
@@ -58,7 +66,15 @@ class Session:
 
     def catalog(self) -> Catalog:
         """Return every patch known; raises ManifestError."""
-        return load_catalog(self.patches, self.project(), _working_folder())
+        return load_catalog(self.patches, self.project(), _working_folder(), self._barred)
+
+    def _barred(self, patch: Patch) -> str:
+        """Say why the code of a patch may not run; --allow-code lets it, this time."""
+        from patchkit import allowing
+
+        folder = Path(patch.folder).resolve()
+        given = {Path(path).resolve() for path in self.allow_code}
+        return "" if given & {folder, *folder.parents} else allowing.barred(patch)
 
     def knows(self, patch_id: str) -> bool:
         """Say whether there is a patch of that name; where that cannot be told, there may be."""
@@ -192,6 +208,15 @@ def _target_options(function: F) -> F:
     for option in reversed(options):
         function = option(function)
     return function
+
+
+_code_option = click.option(
+    "--allow-code",
+    metavar="DIR",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False),
+    help="Let patches in this folder run their codemod.py, this time; may be repeated.",
+)
 
 
 def _architectures(
@@ -332,7 +357,8 @@ def _command(name: str, examples: str) -> Callable[[F], click.Command]:
             as_json: bool,
             **options: Any,
         ) -> None:
-            session = Session(name, python, site_packages, patches, as_json)
+            code = options.pop("allow_code", ())
+            session = Session(name, python, site_packages, patches, as_json, allow_code=code)
             try:
                 function(session, **options)
             except PatchkitError as error:
@@ -385,6 +411,7 @@ def status(session: Session) -> None:
 
 @_command("diff", "patchkit diff\npatchkit diff flashinfer-cuda-version --python /srv/venv")
 @click.argument("patch", nargs=-1)
+@_code_option
 def diff(session: Session, patch: tuple[str, ...]) -> None:
     """Show what patches changed, or what applying them would change, as unified diffs."""
     diffs = inspection.diff(
@@ -412,6 +439,7 @@ def diff(session: Session, patch: tuple[str, ...]) -> None:
 )
 @click.argument("patch", nargs=-1)
 @click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
+@_code_option
 def apply(session: Session, patch: tuple[str, ...], dry_run: bool) -> None:
     """Apply patches: those named, else the project's set, else the defaults that fit."""
     from patchkit import applying
@@ -486,6 +514,7 @@ def verify(
 @click.option("--all-releases", is_flag=True, help="Every release that pip finds in range.")
 @click.option("--output", metavar="FILE", help="Write a Markdown table.")
 @click.option("--jobs", default=1, show_default=True, help="Releases looked at at a time.")
+@_code_option
 @_check_options
 def check(
     session: Session,
@@ -554,6 +583,62 @@ def repair(session: Session, dry_run: bool) -> None:
     result = repairing.repair(session.target(), dry_run=dry_run, notify=say_on_terminal)
     found = [asdict(repair) for repair in result.repairs]
     session.show(result, report.repairs, dry_run=dry_run, repairs=found)
+
+
+@main.command(
+    "allow",
+    epilog="\b\nExamples:\n  patchkit allow ops/patches\n  patchkit allow --revoke ops/patches\n"
+    "  patchkit allow\n\n" + _EXIT,
+)
+@click.argument("folder", nargs=-1)
+@click.option("--revoke", is_flag=True, help="Forget what was allowed there and below.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/json.md).")
+def allow(folder: tuple[str, ...], revoke: bool, as_json: bool) -> None:
+    """Let patches in a folder run code of their own (codemod.py); without FOLDER, list them.
+
+    FOLDER is a patch, or holds some. What is allowed is the patch as it is: after a change it
+    must be allowed again. Recorded for you alone, in $XDG_STATE_HOME or ~/.local/state.
+    """
+    if revoke and not folder:
+        raise click.UsageError("name the folders to revoke")
+    session = Session("allow", None, None, (), as_json)
+    try:
+        rows = _revoked(folder) if revoke else _allowed(folder) if folder else _all_allowed()
+    except PatchkitError as error:
+        session.refuse(error)
+    else:
+        session.show(Result(()), lambda _: report.allowed(rows), allowed=rows)
+
+
+def _allowed(folders: Sequence[str]) -> list[dict[str, str]]:
+    from patchkit import allowing
+
+    found = [read_patch(f) for given in folders for f in patches_in(Path(given), "allow")]
+    for patch in found:
+        if patch.has_code:
+            allowing.allow(patch)
+    states = ("data only", "allowed")
+    return [{"folder": str(Path(p.folder).resolve()), "state": states[p.has_code]} for p in found]
+
+
+def _revoked(folders: Sequence[str]) -> list[dict[str, str]]:
+    from patchkit import allowing
+
+    found = [f for given in folders for f in allowing.revoke(Path(given))]
+    return [{"folder": str(folder), "state": "revoked"} for folder in found]
+
+
+def _all_allowed() -> list[dict[str, str]]:
+    from patchkit import allowing
+
+    rows = []
+    for found in allowing.allowed():
+        try:
+            same = allowing.still_as_allowed(found, read_patch(found.folder))
+        except PatchkitError:
+            same = False
+        rows.append({"folder": str(found.folder), "state": "allowed" if same else "changed since"})
+    return sorted(rows, key=lambda row: (row["folder"], row["state"]))
 
 
 @main.command(

@@ -29,6 +29,7 @@ SCENARIOS = ("fp4_quantize",)
 ONE_OPERATOR, MOVES_ON = "one operator", "moves on"
 GIVES = (ONE_OPERATOR, MOVES_ON)
 ADD_FILE = "add_file"
+BARRED = "nobody has allowed the code of its folder"
 
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\Z")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
@@ -67,7 +68,10 @@ class Trace:
 
 @dataclass(frozen=True)
 class Patch:
-    """A patch folder, read. ``digest`` is the sha256 of the whole folder, line ends normalised."""
+    """A patch folder, read. ``digest`` is the sha256 of the whole folder, line ends normalised.
+
+    ``barred`` says why code of its own may not run; '' lets it.
+    """
 
     id: str
     revision: int
@@ -86,6 +90,7 @@ class Patch:
     folder: str = ""
     trace: Trace | None = None
     kernel: str = ""
+    barred: str = BARRED
 
     @property
     def range(self) -> str:

@@ -15,6 +15,7 @@ from patchkit import __version__
 from patchkit.catalog import Catalog
 from patchkit.environment import Target
 from patchkit.errors import PatchkitError
+from patchkit.manifest import Patch
 from patchkit.plaintext import one_line, plain, visible
 from patchkit.results import PROVEN, SKIPPED, Check, FileDiff, Result, Row
 
@@ -136,7 +137,7 @@ def catalog_table(catalog: Catalog, result: Result) -> str:
     for row in result.rows:
         patch = catalog.get(row.id)
         marks = ["default"] if patch.default else []
-        marks += ["runs code of its own"] if patch.has_code else []
+        marks += [_code_mark(patch)] if patch.has_code else []
         marks += [] if row.id in catalog.shipped else [f"from {patch.folder}"]
         title = click.style(row.id, bold=True) + (f"  ({', '.join(marks)})" if marks else "")
         fit = click.style(row.state, fg=_colour(row))
@@ -147,6 +148,17 @@ def catalog_table(catalog: Catalog, result: Result) -> str:
             f"    for {patch.distribution} {patch.range}: {fit}{why}",
         ]
     return "\n".join(lines) or "no patches"
+
+
+def _code_mark(patch: Patch) -> str:
+    return "runs code of its own" + (f": {patch.barred}" if patch.barred else "")
+
+
+def allowed(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return what ``allow`` shows: a line a folder."""
+    width = max((len(row["state"]) for row in rows), default=0)
+    lines = [f"{row['state'].ljust(width)}  {visible(row['folder'])}" for row in rows]
+    return "\n".join(lines) or "no code is allowed there"
 
 
 def catalog_rows(catalog: Catalog, result: Result) -> list[dict[str, Any]]:
@@ -164,6 +176,7 @@ def catalog_rows(catalog: Catalog, result: Result) -> list[dict[str, Any]]:
                 "default": patch.default,
                 "shipped": row.id in catalog.shipped,
                 "runs_code": patch.has_code,
+                "code_allowed": patch.has_code and not patch.barred,
                 "folder": patch.folder,
             }
         )

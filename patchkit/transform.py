@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import types
 from collections.abc import Sequence
@@ -103,7 +104,7 @@ def _describe(edit: Edit) -> str:
 def load_codemod(patch: Patch, edit: Edit) -> Codemod:
     """Return the codemod an edit names; ``codemod.py:function`` runs the patch's own code.
 
-    Raises PatchError when there is no such codemod.
+    Raises PatchError when there is no such codemod, or the user has not allowed that code.
     """
     if edit.codemod.startswith(CODE + ":"):
         return _load_own(patch, edit.codemod.partition(":")[2])
@@ -118,6 +119,11 @@ def load_codemod(patch: Patch, edit: Edit) -> Codemod:
 
 
 def _load_own(patch: Patch, name: str) -> Codemod:
+    if patch.barred:
+        raise PatchError(
+            f"{patch.id}: its {CODE} may not run: {patch.barred}",
+            hint=f"Read {patch.folder}/{CODE}, then: patchkit allow {shlex.quote(patch.folder)}",
+        )
     module = types.ModuleType(f"patchkit_codemod_{patch.id.replace('-', '_')}")
     sys.modules[module.__name__] = module  # dataclasses look there
     try:

@@ -94,6 +94,8 @@ class Bench:
         options = ["--site-packages", str(self.site)]
         if self.patches.is_dir():
             options += ["--patches", str(self.patches)]
+            if args[0] in ("apply", "diff", "check"):
+                options += ["--allow-code", str(self.patches)]
         return invoke(args[0], *options, *args[1:])
 
     def state(self) -> dict[str, tuple]:
@@ -149,6 +151,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "site").mkdir()
     return Bench(tmp_path, tmp_path / "site", tmp_path / "patches")
 

@@ -19,7 +19,7 @@ from tests.wheels import make_wheel, unpack
 
 ROOT = Path(__file__).resolve().parents[1]
 INFO = "demo_pkg-1.0.dist-info"
-VERBS = ("list", "status", "diff", "apply", "verify", "check", "revert", "repair", "demo")
+VERBS = ("list", "status", "diff", "apply", "verify", "check", "revert", "repair", "allow", "demo")
 UNNAMED = ("list", "status", "repair")
 
 

@@ -180,6 +180,18 @@ def test_json_has_exactly_the_documented_keys(demo: Bench, command: str):
     assert all(run.json["schema"] == 1 and run.json["command"] == command for run in runs)
 
 
+def test_json_of_allow(demo: Bench):
+    demo.patch("p", PATCH.replace('"replace_block"', '"codemod.py:f"'), codemod__py="")
+    runs = [invoke("allow", *args, "--json") for args in ([str(demo.patches)], [], ["none"])]
+    found = set().union(*(key_paths(run.json) for run in runs))
+    assert found == documented_keys("All commands", "Keys of allow") - {
+        key for key in documented_keys("All commands") if key.startswith("target.")
+    }
+    assert invoke("allow", "--revoke", str(demo.patches), "--json").json["allowed"] == [
+        {"folder": str(demo.patches / "p"), "state": "revoked"}
+    ]
+
+
 def test_wrong_usage_prints_no_json(demo: Bench):
     outcome = demo.run("revert", "--json")
     assert (outcome.code, outcome.out) == (2, "")
@@ -290,7 +302,8 @@ def test_only_the_store_changes_files():
     for name, tree in MODULES.items():
         calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
         called = {func.attr for func in calls if isinstance(func, ast.Attribute)}
-        assert name in ("store", "files", "checks", "releases", "cli") or not called & writing, name
+        writers = ("store", "files", "allowing", "checks", "releases", "cli")
+        assert name in writers or not called & writing, name
 
 
 def test_heavy_imports_are_where_they_belong():

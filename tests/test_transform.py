@@ -48,6 +48,7 @@ def make_patch(code: str = BEFORE) -> Patch:
         snippets={"codemod.py": code},
         digest="",
         folder="patches/p",
+        barred="",
     )
 
 
