@@ -459,7 +459,8 @@ def _kernel_check(subject: Subject, outcome: ProbeOutcome) -> Check:
     bad = [case for case in cases if case.problem]
     if bad or not cases:
         first = f"; first: {bad[0].name}: {bad[0].problem}" if bad else ""
-        return replace(check, detail=f"{len(bad)} of {len(cases)} cases failed{first}")
+        detail = f"{len(bad)} of {len(cases)} cases failed{first}"
+        return replace(check, detail=_noted(detail, document))
     detail = f"{len(cases)} cases on {document['gpu']} ({document['architecture']})"
     return replace(check, outcome=PASSED, detail=_noted(detail, document))
 
