@@ -21,5 +21,5 @@ def sweep(folder: Path, kind: str, situation: str, figure: Figure, name: str, **
     found = json.loads(done.stdout)
     figure(name, found["points"])
     figure("lost", len(found["wrong"]))
-    assert found["wrong"] == {}
+    assert not found["wrong"], json.dumps(found["wrong"], indent=1)[:8000]
     return int(found["points"])

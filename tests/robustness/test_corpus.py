@@ -1,7 +1,7 @@
 """Real Python files, through the rewriter: read exactly or refused, edited in one place only.
 
 The default run takes a fixed sample; ``--long`` takes every file of the standard library, of torch
-and other installed libraries, and of a wheel of transformers.
+and other installed libraries, and of a wheel of transformers, and edits every fourth.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def test_every_file_is_exact_or_refused(shard: str, figure: Figure, long: bool) 
     tried: Counter[str] = Counter()
     wrong = {}
     for item in mine:
-        for what in check(item.read()):
+        for what in check(item.read(), edit=not long or item.place % 4 == 0):
             tried[what] += 1
             if what not in ("exact", "refused", "edited"):
                 wrong[item.name] = what
@@ -133,7 +133,7 @@ def test_what_libcst_does_not_reproduce_is_refused() -> None:
         assert [*check(data)] == ["refused"]
 
 
-def check(data: bytes) -> Iterator[str]:
+def check(data: bytes, *, edit: bool = True) -> Iterator[str]:
     """Read a file, then put a statement into one of its functions."""
     source = SourceFile("demo_pkg/a.py", data)
     try:
@@ -143,7 +143,7 @@ def check(data: bytes) -> Iterator[str]:
         return
     bom = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
     yield "exact" if bom + code.encode(source.encoding) == data else "not reproduced"
-    tree = parsed(data)
+    tree = parsed(data) if edit else None
     names = Counter(dict(functions(tree)).values()) if tree else Counter()
     if tree is None or not names:
         return
