@@ -601,7 +601,7 @@ def _replace_found(source: SourceFile, patch: Patch, start: int, end: int, new: 
     note = _comment(source, patch)
     at = _statement_start(source, start)
     where = f"block in line {source.line_of(start)}"
-    if not note:
+    if not note or replaced.text == source.data[start:end]:  # a comment alone is no change
         return _match(where, replaced)
     comment = source.indentation(at).replace("\f", "") + f"{note}\n"
     if at == start:
