@@ -48,12 +48,12 @@ class Module:
 
     @property
     def may_be_refused(self) -> bool:
-        """Whether LibCST by itself loses something of it; then it must be refused."""
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(self.data).readline)
-        text = self.data.decode(encoding)
+        """Whether LibCST, or tokenize, loses something of it by itself; then it must be refused."""
         try:
+            encoding, _ = tokenize.detect_encoding(io.BytesIO(self.data).readline)
+            text = self.data.decode(encoding)
             return cst.parse_module(text).code != text
-        except cst.ParserSyntaxError:
+        except (cst.ParserSyntaxError, SyntaxError):
             return True
 
 
