@@ -159,7 +159,7 @@ def test_damaged_state_on_disk(
         ["status", "verify", "apply p", "revert p", "revert --all", "diff p"]
     )
 
-    @explore(figure, 60, 500, long, damaged(whole), st.lists(commands, min_size=1, max_size=3))
+    @explore(figure, 60, 250, long, damaged(whole), st.lists(commands, min_size=1, max_size=3))
     def check(text: str, words: list[str]) -> None:
         scene.reset()
         assert scene.bench.run("apply", "p").code == 0
