@@ -5,6 +5,8 @@ from __future__ import annotations
 import _imp
 from pathlib import Path
 
+from patchkit.reading import read_regular
+
 _CHECKED = 0b10
 _HASHED = 0b01
 
@@ -16,7 +18,7 @@ def stale_bytecode(cached: Path, source: Path) -> bool:
     time and size, or its hash, and Python compares them itself (PEP 552).
     """
     try:
-        header, code = cached.read_bytes()[:16], source.read_bytes()
+        header, code = read_regular(cached)[:16], read_regular(source)
     except OSError:
         return False
     flags = int.from_bytes(header[4:8], "little")

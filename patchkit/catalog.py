@@ -12,9 +12,13 @@ from typing import Any
 
 from patchkit.errors import ManifestError, PatchkitError
 from patchkit.manifest import BARRED, MANIFEST, Patch, parse_patch, parse_toml
+from patchkit.reading import read_regular
 
 PROJECT_FILES = ("patchkit.toml", "pyproject.toml")
 _LARGEST = 1 << 20
+_LARGEST_TOML = 1 << 18
+_MOST_FILES = 1000
+_LARGEST_FOLDER = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -108,9 +112,14 @@ def _add(found: dict[str, Patch], patch: Patch) -> None:
 
 def patches_in(folder: Path, asked_by: str) -> list[Path]:
     """Return a patch folder, or those a folder holds; raises ManifestError for none."""
-    if (folder / MANIFEST).is_file():
-        return [folder]
-    found = _patch_folders(folder)
+    try:
+        if (folder / MANIFEST).exists():
+            return [folder]
+        found = _patch_folders(folder)
+    except OSError as error:
+        raise ManifestError(
+            f"{asked_by} {folder}: cannot be read: {error.strerror}", hint="Give another folder."
+        ) from error
     if not found:
         what = "no patch in this folder" if folder.is_dir() else "no such folder"
         raise ManifestError(
@@ -126,12 +135,25 @@ def _patch_folders(folder: Path) -> list[Path]:
 
 def read_patch(folder: Path) -> Patch:
     """Read one patch folder; raises ManifestError naming file and field of each problem."""
-    files = {}
+    files: dict[str, str] = {}
     for file in sorted(folder.rglob("*")):
         name = file.relative_to(folder).as_posix()
-        if file.is_file() and not _ignored(name):
-            files[name] = _read_text(file)
+        if not _ignored(name) and _is_part(file, folder):
+            files[name] = _read_text(file, _LARGEST_TOML if name == MANIFEST else _LARGEST)
+            if len(files) > _MOST_FILES or sum(map(len, files.values())) > _LARGEST_FOLDER:
+                raise ManifestError(
+                    f"{folder}: a patch has at most {_MOST_FILES} files and {_LARGEST_FOLDER} bytes"
+                )
     return parse_patch(folder.resolve().name, files, str(folder))
+
+
+def _is_part(file: Path, folder: Path) -> bool:
+    """Say whether there is a file to read; raises ManifestError for what a patch must not hold."""
+    if file.is_dir() or not file.exists():  # a dangling link is nothing
+        return False
+    if file.is_symlink() and folder.resolve() not in file.resolve().parents:
+        raise ManifestError(f"{file}: is a link that leads out of the patch")
+    return True
 
 
 def _ignored(name: str) -> bool:
@@ -139,13 +161,17 @@ def _ignored(name: str) -> bool:
     return "__pycache__" in parts or any(part.startswith(".") for part in parts)
 
 
-def _read_text(file: Path) -> str:
+def _read_text(file: Path, largest: int) -> str:
     try:
-        if file.stat().st_size > _LARGEST:
-            raise ManifestError(f"{file}: larger than {_LARGEST} bytes")
-        return file.read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ManifestError(f"{file}: cannot be read as UTF-8 text: {error}") from error
+        return read_regular(file, largest).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ManifestError(
+            f"{file}: cannot be read as UTF-8 text: {error}", hint="Fix the file."
+        ) from error
+    except OSError as error:
+        raise ManifestError(
+            f"{file}: cannot be read: {error.strerror}", hint="Fix the file."
+        ) from error
 
 
 def load_project(cwd: Path) -> Project:
@@ -159,7 +185,10 @@ def load_project(cwd: Path) -> Project:
             file = folder / name
             if not _is_file(file):
                 continue
-            table = parse_toml(_read_text(file), str(file))
+            text = _read_text(file, _LARGEST_TOML)
+            if name != "patchkit.toml" and "patchkit" not in text:
+                continue  # somebody else's, and none of ours to find fault with
+            table = parse_toml(text, str(file))
             if name == "patchkit.toml":
                 return _read_project(file, table)
             tool = _table(file, "tool", table.get("tool", {}))
@@ -190,6 +219,8 @@ def _read_project(file: Path, table: dict[str, Any]) -> Project:
         value = table.get(key, [])
         if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
             problems.append(f"{key}: must be a list of strings")
+        elif odd := [v for v in value if not v.isprintable()]:
+            problems.append(f"{key}: {odd[0]!r} holds a control or invisible character")
     if problems:
         lines = "\n".join(f"  {p}" for p in problems)
         raise ManifestError(

@@ -29,6 +29,7 @@ from patchkit.environment import Target, find_target
 from patchkit.errors import PatchkitError
 from patchkit.files import store_error
 from patchkit.manifest import KERNEL, Patch
+from patchkit.plaintext import visible
 from patchkit.probing import Limits
 from patchkit.results import FileDiff, Result
 from patchkit.store import say_on_terminal
@@ -160,9 +161,9 @@ class Session:
         if self.as_json:
             click.echo(report.document(self.command, self.found, ok=False, error=error))
         else:
-            click.echo(click.style("error: ", fg="red") + error.message, err=True)
+            click.echo(click.style("error: ", fg="red") + visible(error.message), err=True)
             if error.hint:
-                click.echo(f"hint: {error.hint}", err=True)
+                click.echo(f"hint: {visible(error.hint)}", err=True)
         self._annotate(failed)
         sys.exit(1)
 
@@ -428,7 +429,7 @@ def diff(session: Session, patch: tuple[str, ...]) -> None:
     ]
     terminal = sys.stdout is not None and sys.stdout.isatty()  # None: closed by who started us
     colour = terminal and not os.environ.get("NO_COLOR")
-    text = report.unified(diffs, colour=colour).rstrip("\n")
+    text = report.unified(diffs, colour=colour, terminal=terminal).rstrip("\n")
     session.show(Result(()), lambda _: text, diffs=rows)
 
 

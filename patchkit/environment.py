@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -22,9 +23,10 @@ from functools import cached_property
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from patchkit.errors import TargetError
+from patchkit.reading import read_regular
 
 STATE_FOLDER = ".patchkit"
 
@@ -81,7 +83,7 @@ class Distribution:
         """RECORD by path; raises TargetError when there is none to compare with."""
         hint = f"Reinstall it with: pip install --force-reinstall --no-deps {self.requirement}"
         try:
-            text = (self.dist_info / "RECORD").read_text("utf-8")
+            text = read_regular(self.dist_info / "RECORD").decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise TargetError(
                 f"{self.name} {self.version} has no readable RECORD, so nothing shows which "
@@ -99,21 +101,26 @@ class Distribution:
     def editable(self) -> str:
         """The checkout an editable install points to, or ''."""
         try:
-            info = json.loads((self.dist_info / "direct_url.json").read_text("utf-8"))
+            info = json.loads(read_regular(self.dist_info / "direct_url.json", 1 << 20))
             if info.get("dir_info", {}).get("editable"):
                 return str(info.get("url", "an unknown folder")).removeprefix("file://")
-        except (OSError, ValueError, AttributeError):
+        except (OSError, ValueError, AttributeError, RecursionError):
             pass
         return ""
 
 
 def parse_record(text: str) -> dict[str, RecordRow]:
-    """Parse RECORD (packaging.python.org, "Recording installed projects")."""
-    rows = {}
+    """Parse RECORD (packaging.python.org, "Recording installed projects").
+
+    A path that is listed twice, with two digests, is taken as listed without one.
+    """
+    rows: dict[str, RecordRow] = {}
     for row in csv.reader(io.StringIO(text)):
         if row and row[0]:
             path = os.path.normpath(row[0]).replace(os.sep, "/")
-            rows[path] = RecordRow(path, _hex_digest(row[1] if len(row) > 1 else ""))
+            found = RecordRow(path, _hex_digest(row[1] if len(row) > 1 else ""))
+            known = rows.setdefault(path, found)
+            rows[path] = found if known == found else RecordRow(path, None)
     return rows
 
 
@@ -267,19 +274,27 @@ def _name_in(stem: str, suffix: str) -> str:
 def _read_distribution(folder: Path, dist_info: Path) -> Distribution:
     headers: dict[str, str] = {}
     try:
-        with (dist_info / "METADATA").open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if not line.strip():
-                    break
-                key, colon, value = line.partition(":")
-                if colon and not line[0].isspace():
-                    headers.setdefault(key.lower(), value.strip())
-        return Distribution(headers["name"], Version(headers["version"]), folder, dist_info)
-    except (OSError, KeyError, InvalidVersion) as error:
+        text = read_regular(dist_info / "METADATA").decode("utf-8", "replace")
+        for line in text.splitlines():
+            if not line.strip():
+                break
+            key, colon, value = line.partition(":")
+            if colon and not line[0].isspace():
+                headers.setdefault(key.lower(), value.strip())
+        version = Version(headers["version"])
+        return Distribution(_name(headers["name"]), version, folder, dist_info)
+    except (OSError, KeyError, ValueError) as error:  # InvalidVersion, or a number too long
         raise TargetError(
             f"{dist_info}: its METADATA cannot be used ({type(error).__name__}: {error})",
             hint="Reinstall the distribution.",
         ) from error
+
+
+def _name(text: str) -> str:
+    """Return a name fit for a command to type; raises ValueError for what is none."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,200}", text):
+        raise ValueError(f"Name: {text[:200]!r}")
+    return text
 
 
 def distributions_in(folder: Path) -> list[Distribution]:
@@ -304,7 +319,7 @@ def other_owners(distribution: Distribution, paths: Sequence[str]) -> dict[str, 
         if record.parent == distribution.dist_info:
             continue
         try:
-            data = record.read_bytes()
+            data = read_regular(record)
         except OSError:
             continue
         if not any(needle in data for needle in needles):

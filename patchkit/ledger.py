@@ -9,12 +9,13 @@ from __future__ import annotations
 import enum
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from patchkit.errors import LedgerError, NewerStateError
-from patchkit.manifest import Trace, path_problem
+from patchkit.manifest import Trace, is_id, path_problem
 from patchkit.splice import Splice, apply_splices
 
 SCHEMA = 1
@@ -182,21 +183,26 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_FILE_ROW = re.compile(r'("(?:[^"\\\n]|\\.)+"):\s*(?=\{\s*"bytecode":)')
+_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"?')
+_FILE_ROW = re.compile(r':\s*(?=\{\s*"bytecode":)')
+
+
+def salvage_strings(text: str) -> Iterator[tuple[str, int]]:
+    """Give every JSON string on a line of a damaged text, and where it ends."""
+    for match in _STRING.finditer(text):  # each character is looked at once: no quote, no matter
+        with suppress(ValueError):
+            yield json.loads(match.group()), match.end()
 
 
 def salvage_files(text: str) -> dict[str, FileEntry]:
     """Return the file entries that can still be read in a damaged ledger."""
     found = {}
     decoder = json.JSONDecoder()
-    for match in _FILE_ROW.finditer(text):
-        try:
-            file = _file_from_dict(
-                json.loads(match.group(1)), decoder.raw_decode(text, match.end())[0]
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-            continue
-        found[file.path] = file
+    for path, end in salvage_strings(text):
+        row = _FILE_ROW.match(text, end)
+        with suppress(KeyError, TypeError, ValueError, AttributeError, RecursionError):
+            if row:
+                found[path] = _file_from_dict(path, decoder.raw_decode(text, row.end())[0])
     return found
 
 
@@ -228,9 +234,9 @@ def _entry_to_dict(entry: LedgerEntry) -> dict[str, Any]:
     }
 
 
-def _entry_from_dict(patch_id: str, value: Mapping[str, Any]) -> LedgerEntry:
+def _entry_from_dict(name: str, value: Mapping[str, Any]) -> LedgerEntry:
     return LedgerEntry(
-        id=patch_id,
+        id=patch_id(name),
         revision=typed(value["revision"], int),
         digest=typed(value["digest"], str),
         title=typed(value["title"], str),
@@ -238,8 +244,8 @@ def _entry_from_dict(patch_id: str, value: Mapping[str, Any]) -> LedgerEntry:
         distribution=typed(value["distribution"], str),
         version=typed(value["version"], str),
         checks=tuple(typed(v, str) for v in typed(value["checks"], list)),
-        conflicts=tuple(typed(v, str) for v in typed(value["conflicts"], list)),
-        requires=tuple(typed(v, str) for v in typed(value["requires"], list)),
+        conflicts=tuple(patch_id(v) for v in typed(value["conflicts"], list)),
+        requires=tuple(patch_id(v) for v in typed(value["requires"], list)),
         splices={
             inside(path): tuple(
                 Splice(typed(s["start"], int), typed(s["end"], int), _to_bytes(s["text"]))
@@ -322,6 +328,16 @@ def link_text(value: Any) -> str | None:
     if value is not None and (not typed(value, str) or "\0" in value):
         raise ValueError(f"link {value!r}")
     return None if value is None else str(value)
+
+
+def patch_id(value: Any) -> str:
+    """Return ``value``; raises ValueError or TypeError unless it is the id of a patch.
+
+    Hints print ids as part of commands to type.
+    """
+    if not is_id(typed(value, str)):
+        raise ValueError(f"{value!r} is not a patch id")
+    return str(value)
 
 
 def inside(path: Any) -> str:

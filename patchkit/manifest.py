@@ -7,9 +7,10 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, cast
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -30,6 +31,10 @@ ONE_OPERATOR, MOVES_ON = "one operator", "moves on"
 GIVES = (ONE_OPERATOR, MOVES_ON)
 ADD_FILE = "add_file"
 BARRED = "nobody has allowed the code of its folder"
+
+_LONGEST_NAME, _LONGEST_PATH = 200, 2000  # room for what patchkit adds beside a file
+_LARGEST_NUMBER = 2**31 - 1
+_MOST_DOTS = 500
 
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\Z")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
@@ -134,8 +139,11 @@ def path_problem(path: str) -> str:
         return "is absolute; give it relative to site-packages"
     if any(part in ("", ".", "..") for part in parts):
         return "leaves the distribution or is not in its shortest form"
-    if parts[0].endswith((".dist-info", ".egg-info", ".data")) or parts[0] == ".patchkit":
+    top = parts[0].lower()  # some file systems take no notice of case
+    if top.endswith((".dist-info", ".egg-info", ".data")) or top == ".patchkit":
         return "is metadata, which patches must not edit"
+    if len(path.encode()) > _LONGEST_PATH or any(len(p.encode()) > _LONGEST_NAME for p in parts):
+        return "is longer than file systems allow"
     return ""
 
 
@@ -149,7 +157,8 @@ class _Reader:
     seen: set[str] = field(default_factory=set)
 
     def fail(self, key: str, text: str) -> None:
-        self.problems.append(f"{self.where}{key}: {text}")
+        shown = key if key.isprintable() else repr(key)
+        self.problems.append(f"{self.where}{shown}: {text}")
 
     def get(self, key: str, kind: type, default: Any = None) -> Any:
         self.seen.add(key)
@@ -185,16 +194,21 @@ class _Reader:
     def specifier(self, key: str, default: str | None = None) -> SpecifierSet:
         text = self.get(key, str, default)
         try:
-            return SpecifierSet(text, prereleases=True)
-        except InvalidSpecifier:
+            found = SpecifierSet(text, prereleases=True)
+            found.contains("1")  # only now are its versions read
+            return found
+        except ValueError:  # InvalidSpecifier is one; so is a number too long to be read
             self.fail(key, f"{text!r} is not a version specifier such as '>=0.6,<0.7'")
             return SpecifierSet()
 
     def positive(self, key: str, default: int | None = None) -> int:
         value = cast(int, self.get(key, int, default))
-        if key in self.table and type(self.table[key]) is int and value < 1:
-            self.fail(key, "must be 1 or more")
-        return value
+        if key in self.table and type(self.table[key]) is int:
+            if value < 1:
+                self.fail(key, "must be 1 or more")
+            if value > _LARGEST_NUMBER:
+                self.fail(key, f"must be {_LARGEST_NUMBER} or less")
+        return value if value <= _LARGEST_NUMBER else 1
 
     def unknown(self) -> None:
         for key in sorted(set(self.table) - self.seen):
@@ -221,8 +235,10 @@ def parse_patch(folder_name: str, files: Mapping[str, str], folder: str = "") ->
         raise ManifestError(f"{source}: no such file", hint="See docs/writing-a-patch.md.")
     table = parse_toml(files[MANIFEST], source)
     problems: list[str] = []
-    if not _ID.match(folder_name):
+    if not is_id(folder_name):
         problems.append(f"id: folder name {folder_name!r} must be lower-case words joined by '-'")
+    names = sorted(files, key=str.lower)
+    problems += [f"{a} and {b}: differ only in case" for a, b in pairwise(names) if _same(a, b)]
     patch = _read_patch(_Reader(table, "", problems), folder_name, files, folder)
     if problems:
         lines = "\n".join(f"  {problem}" for problem in problems)
@@ -235,9 +251,16 @@ def parse_patch(folder_name: str, files: Mapping[str, str], folder: str = "") ->
 
 def parse_toml(text: str, source: str) -> dict[str, Any]:
     """Parse TOML; raises ManifestError that names ``source`` and the place."""
+    lines = normalise_newlines(text).split("\n")
+    for number, line in enumerate(lines, 1):
+        if line.count(".") > _MOST_DOTS:  # a dotted key takes time with the square of its length
+            raise ManifestError(
+                f"{source}: line {number} holds more than {_MOST_DOTS} dots",
+                hint="Break the line, or put the text into a file of its own.",
+            )
     try:
-        return tomllib.loads(normalise_newlines(text))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        return tomllib.loads("\n".join(lines))
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number too long
         raise ManifestError(f"{source}: not valid TOML: {error}", hint="Fix the file.") from error
 
 
@@ -277,6 +300,9 @@ def _read_edits(read: _Reader, files: Mapping[str, str]) -> tuple[Edit, ...]:
             read.fail(f"edit[{index}]", "must be a table")
             continue
         edits.append(_read_edit(_Reader(table, f"edit[{index}].", read.problems), files))
+    names = sorted({edit.file for edit in edits})
+    if clash := [f"{a} and {b}" for a, b in pairwise(sorted(names, key=str.lower)) if _same(a, b)]:
+        read.fail("edit", f"the files {clash[0]} differ only in case")
     if read.table.get("edit") == []:
         read.fail("edit", "is empty; a patch edits at least one file")
     return tuple(edits)
@@ -323,8 +349,8 @@ def _read_trace(read: _Reader) -> Trace | None:
     trace = Trace(
         scenario=inner.text("scenario", _scenario_problem),
         gives=inner.text("gives", _gives_problem),
-        kind=inner.text("kind"),
-        through=inner.text("through"),
+        kind=inner.text("kind", _line_problem),
+        through=inner.text("through", _line_problem),
     )
     inner.unknown()
     return trace
@@ -338,8 +364,15 @@ def _gives_problem(name: str) -> str:
     return "" if name in GIVES else f"{name!r} is not one of {', '.join(map(repr, GIVES))}"
 
 
+def _same(one: str, other: str) -> bool:
+    """Say whether two different names are one where case does not count."""
+    return one != other and one.lower() == other.lower()
+
+
 def _file_problem(path: str) -> str:
     problem = path_problem(path)
+    if "__pycache__" in path.lower().split("/") or path.lower().endswith((".pyc", ".pyo")):
+        problem = problem or "is bytecode, which Python writes"
     return problem and f"{path!r} {problem}"
 
 
@@ -359,5 +392,10 @@ def _check_problem(name: str) -> str:
     return "" if name in CHECKS else f"is not a check; known are {', '.join(CHECKS)}"
 
 
+def is_id(name: str) -> bool:
+    """Say whether a text is the id of a patch: lower-case words joined by ``-``."""
+    return bool(_ID.match(name))
+
+
 def _id_problem(name: str) -> str:
-    return "" if _ID.match(name) else "is not a patch id"
+    return "" if is_id(name) else "is not a patch id"

@@ -7,16 +7,14 @@ the digest of the file on disk agrees with it.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from patchkit.environment import Distribution, Target, distributions_in, linked_folder
 from patchkit.errors import LedgerError, NewerStateError, StoreError
 from patchkit.journal import Change, Snapshot, digest_of
-from patchkit.ledger import FileEntry, Ledger, compose, salvage_files
+from patchkit.ledger import FileEntry, Ledger, compose, salvage_files, salvage_strings
 from patchkit.manifest import path_problem
 from patchkit.results import Notify, Repair, Result
 from patchkit.sites import SitePlan, back_to_pristine, parent_folders, stores_of
@@ -210,13 +208,7 @@ def _remove_begun(plan: _Plan, path: str) -> None:
 
 def _words(texts: str) -> set[str]:
     """Return every JSON string in texts, however damaged they are: paths and digests."""
-    found = set()
-    for quoted in re.findall(r'"(?:[^"\\\n]|\\.)*"', texts):
-        try:
-            found.add(json.loads(quoted))
-        except ValueError:
-            continue
-    return found
+    return {text for text, _ in salvage_strings(texts)}
 
 
 def _listed(plan: _Plan, words: set[str]) -> dict[str, _Listed]:

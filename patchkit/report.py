@@ -115,7 +115,7 @@ def _evidence(check: Check) -> Iterator[str]:
 def changes(result: Result) -> str:
     """Return the table and below it every file written or removed."""
     lines = [table(result)] if result.rows or result.problems or result.warnings else []
-    return "\n".join([*lines, *(f"  {path}" for path in result.changed)])
+    return "\n".join([*lines, *(f"  {visible(path)}" for path in result.changed)])
 
 
 def repairs(result: Result) -> str:
@@ -138,10 +138,10 @@ def catalog_table(catalog: Catalog, result: Result) -> str:
         patch = catalog.get(row.id)
         marks = ["default"] if patch.default else []
         marks += [_code_mark(patch)] if patch.has_code else []
-        marks += [] if row.id in catalog.shipped else [f"from {patch.folder}"]
+        marks += [] if row.id in catalog.shipped else [f"from {visible(patch.folder)}"]
         title = click.style(row.id, bold=True) + (f"  ({', '.join(marks)})" if marks else "")
         fit = click.style(row.state, fg=_colour(row))
-        why = f": {row.detail}" if row.detail else f" {row.distribution} {row.installed}"
+        why = f": {visible(row.detail)}" if row.detail else f" {row.distribution} {row.installed}"
         lines += [
             title,
             f"    {patch.title} (revision {patch.revision})",
@@ -236,12 +236,15 @@ def _target(target: Target | None) -> dict[str, Any] | None:
     return {"described": target.described, "python": target.python, "path": path}
 
 
-def unified(diffs: Iterable[FileDiff], *, colour: bool) -> str:
-    """Return unified diffs, one header line a patch and file; ``patch -p1`` reads them."""
-    return "".join(_unified(diff, colour) for diff in diffs)
+def unified(diffs: Iterable[FileDiff], *, colour: bool, terminal: bool = False) -> str:
+    """Return unified diffs, one header line a patch and file; ``patch -p1`` reads them.
+
+    On a ``terminal`` no character of a file can hide or feign anything.
+    """
+    return "".join(_unified(diff, colour, terminal) for diff in diffs)
 
 
-def _unified(diff: FileDiff, colour: bool) -> str:
+def _unified(diff: FileDiff, colour: bool, terminal: bool) -> str:
     before, after = (_lines(data) for data in (diff.before, diff.after))
     old = "/dev/null" if diff.before is None else f"a/{diff.path}"
     new = "/dev/null" if diff.after is None else f"b/{diff.path}"
@@ -249,6 +252,7 @@ def _unified(diff: FileDiff, colour: bool) -> str:
     body = []
     for line in difflib.unified_diff(before, after, old, new):
         text = line if line.endswith("\n") else line + "\n\\ No newline at end of file\n"
+        text = visible(text) if terminal else text
         body.append(_coloured(text) if colour else text)
     return (click.style(head, bold=True) if colour else head) + "".join(body)
 

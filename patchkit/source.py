@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     import libcst as cst
 
 
+_LARGEST_TREE = 1 << 23
+
+
 @dataclass(frozen=True)
 class Match:
     """One place a codemod found: a description for people and what to change there."""
@@ -91,6 +94,11 @@ class SourceFile:
     def _wrapper(self) -> cst.MetadataWrapper:
         import libcst as cst
 
+        if len(self.data) > _LARGEST_TREE:
+            raise PatchError(
+                f"{self.path}: larger than {_LARGEST_TREE} bytes",
+                hint="Edit it with the replace_block codemod, which needs no syntax tree.",
+            )
         text = self.text  # a clean error for undecodable bytes comes first
         # Python bounds how deep code may nest; LibCST overflows the stack and ends the process.
         if problem := compile_problem(self.path, self.data, ast.PyCF_ONLY_AST):

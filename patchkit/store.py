@@ -55,10 +55,11 @@ from patchkit.ledger import (
     dump_ledger,
     load_ledger,
 )
-from patchkit.reading import read_regular
+from patchkit.reading import LARGEST, read_regular
 
 TEMPORARY = ".patchkit-tmp"
 ASIDE = "aside"
+_LARGEST_STATE = 1 << 24
 _STATE = {"ledger.json", "journal.json", "journal.done", "lock", "objects", ASIDE}
 
 
@@ -366,6 +367,9 @@ class Store:
         """
         changes = [c for c in changes if c.before is not None or c.after is not None]
         new_text = dump_ledger(ledger) if ledger.entries else None
+        for path, size in [(c.path, len(c.after.data)) for c in changes if c.after]:
+            _check_size(self.root / path, size, LARGEST)
+        _check_size(self._ledger_path, len(new_text or ""), _LARGEST_STATE)
         if not changes and not repairing and self._read_text(self._ledger_path) == new_text:
             return
         try:
@@ -628,7 +632,7 @@ class Store:
         """Return the bytes of a file of the state folder, None for none; raises StoreError."""
         path = self.folder / name
         try:
-            return read_regular(path)
+            return read_regular(path, _LARGEST_STATE)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -774,6 +778,14 @@ def _listdir(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except OSError:
         return []
+
+
+def _check_size(path: Path, size: int, largest: int) -> None:
+    """Raise StoreError before a file is written that could not be read again."""
+    if size > largest:
+        raise StoreError(
+            f"{path} would be larger than {largest} bytes", hint="Apply fewer or smaller patches."
+        )
 
 
 def _ways(path: str, bytecode: Iterable[Bytecode], folders: Iterable[str]) -> list[str]:

@@ -68,7 +68,7 @@ def _walk(release: str, site: Path, say: Say) -> Tour:
     _require(inspection.status(target, catalog, say_on_terminal), say)
     say("\n4. patchkit diff")
     diffs = inspection.diff(target, lambda: catalog, (), Project(), say_on_terminal)
-    say(report.unified(diffs, colour=sys.stdout.isatty()))
+    say(report.unified(diffs, colour=sys.stdout.isatty(), terminal=sys.stdout.isatty()))
     patched = tree_digest(site)
     say(f"   sha256 over all, patched:  {patched[0]}\n")
     say("5. patchkit verify --check bytes")

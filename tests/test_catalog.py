@@ -207,10 +207,15 @@ def test_bad_project_file(tmp_path: Path, text: str, words: str) -> None:
     "text", ["tool = 1", "[tool]\npatchkit = 1", '[tool]\npatchkit = ["x"]', "[[tool]]", "tool ="]
 )
 def test_bad_pyproject(tmp_path: Path, text: str) -> None:
-    file = write(tmp_path / "pyproject.toml", text)
+    file = write(tmp_path / "pyproject.toml", f"{text}\n# patchkit")
     with pytest.raises(ManifestError) as caught:
         load_project(tmp_path)
     assert str(file) in caught.value.message
+
+
+def test_pyproject_that_does_not_speak_of_patchkit_is_not_ours_to_read(tmp_path: Path) -> None:
+    write(tmp_path / "pyproject.toml", "tool =")
+    assert load_project(tmp_path) == Project()
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"#" * ((1 << 20) + 1)])

@@ -392,7 +392,7 @@ SHA = st.binary(min_size=32, max_size=32).map(bytes.hex)
 PATHS = st.sampled_from(["a.py", "demo_pkg/a.py", "demo_pkg/b c.cu", "é/漢.json"])
 MODES = st.integers(0, 0o7777)
 TIMES = st.integers(1 - 2**63, 2**63 - 1)
-WORDS = st.lists(st.text(max_size=5), max_size=2).map(tuple)
+WORDS = st.lists(st.sampled_from(["a", "b-2", "import"]), max_size=2).map(tuple)
 
 
 @st.composite
