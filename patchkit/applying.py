@@ -20,6 +20,7 @@ from patchkit.plan import (
     Original,
     check_conflicts,
     check_places,
+    check_renamed,
     check_together,
     content,
     edits_by_file,
@@ -144,6 +145,7 @@ def plan_apply(store: Store, wanted: Sequence[Wanted], notify: Notify) -> SitePl
     check_places(site.ledger.entries)
     for path in sorted(touched):
         _plan_file(site, before, originals[path])
+    check_renamed(site.ledger.entries)
     for file in before.files:
         if file.path not in touched and not site.ledger.owners(file.path):
             forget_file(site, file, dropped.get(file.path))

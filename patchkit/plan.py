@@ -6,6 +6,7 @@ does not depend on the order in which patches were asked for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -90,13 +91,14 @@ def check_together(entries: Iterable[LedgerEntry]) -> None:
     """Raise PatchkitError when entries of one target conflict or miss a requirement."""
     chosen = sorted(entries, key=lambda e: e.id)
     check_conflicts(chosen)
-    ids = {e.id for e in chosen}
-    for entry in chosen:
-        for other in sorted(set(entry.requires) - ids):
-            raise PatchkitError(
-                f"{entry.id} requires {other}, which is not applied",
-                hint=f"Apply both: patchkit apply {other} {entry.id}",
-            )
+    missing = {e.id: sorted(set(e.requires) - {c.id for c in chosen}) for e in chosen}
+    asking = [name for name in missing if missing[name]]
+    if asking:
+        all_missing = sorted({other for others in missing.values() for other in others})
+        raise PatchkitError(
+            f"{asking[0]} requires {' and '.join(missing[asking[0]])}, which must be applied too",
+            hint=f"Apply them together: patchkit apply {' '.join([*all_missing, *asking])}",
+        )
 
 
 def check_conflicts(entries: Iterable[LedgerEntry]) -> None:
@@ -121,6 +123,30 @@ def check_places(entries: Iterable[LedgerEntry]) -> None:
                 f"conflict: {hit[0]} and {hit[1]} edit the same place in {path} "
                 f"(bytes {hit[2].start} to {hit[2].end})",
                 hint=f"Choose one; if the other is applied: patchkit revert {hit[0]}",
+            )
+
+
+_MARKER = re.compile(rb"patchkit: \S+ revision [^\r\n]*")
+
+
+def check_renamed(entries: Iterable[LedgerEntry]) -> None:
+    """Raise PatchkitError when two entries make the same edits: one is the other, renamed.
+
+    Insertions at one place do not overlap, so nothing else would keep them from being made twice.
+    """
+    found: dict[object, str] = {}
+    for entry in sorted(entries, key=lambda e: e.id):
+        edits = [
+            (path, s.start, s.end, _MARKER.sub(b"", s.text))
+            for path, splices in sorted(entry.splices.items())
+            for s in splices
+        ]
+        other = found.setdefault(tuple(edits), entry.id)
+        if edits and other != entry.id:
+            raise PatchkitError(
+                f"conflict: {other} and {entry.id} make the same edits: the edit is already there, "
+                "or is asked for twice",
+                hint=f"If one was renamed, take the old one out: patchkit revert {other}",
             )
 
 

@@ -96,6 +96,8 @@ def _one(
         try:
             site = unpacked(given, Path(name) / "site-packages")
             here = Target((site.resolve(),), given, target.python, is_folder=True)
+            # In the copy of a folder that is patched already, the patches are taken out first.
+            revert(here, (), everything=True, force=False, known=any_id, notify=notify)
             return _rehearsed(given, patches, here, options, notify)
         except PatchkitError as error:
             hint = f" ({error.hint})" if error.hint else ""

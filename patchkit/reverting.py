@@ -87,12 +87,13 @@ def plan_revert(store: Store, ids: Iterable[str], force: bool) -> SitePlan:
 
 
 def _check_required(staying: Sequence[LedgerEntry], leaving: set[str]) -> None:
-    for entry in staying:
-        if needed := sorted(leaving & set(entry.requires)):
-            raise PatchkitError(
-                f"{entry.id} requires {needed[0]}, which is to be reverted",
-                hint=f"Revert both: patchkit revert {entry.id} {needed[0]}",
-            )
+    asking = {e.id: sorted(leaving & set(e.requires)) for e in staying}
+    asking = {name: needed for name, needed in sorted(asking.items()) if needed}
+    for name, needed in asking.items():
+        raise PatchkitError(
+            f"{name} requires {' and '.join(needed)}, which would be reverted",
+            hint=f"Revert them together: patchkit revert {' '.join(sorted({*asking, *leaving}))}",
+        )
 
 
 def _row(entry: LedgerEntry, found: EntryState, installed: str) -> Row:

@@ -21,6 +21,7 @@ from patchkit.store import Store
 
 INTERRUPTED = (
     "{root}: an apply or revert was interrupted; the next patchkit apply or revert rolls it back"
+    " or finishes it"
 )
 
 

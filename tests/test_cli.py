@@ -294,6 +294,66 @@ def test_wrong_usage_is_exit_2(bench: Bench, args: list[str]) -> None:
     assert "Usage:" in outcome.err
 
 
+INSERT = PATCH.replace('"replace_block"', '"insert_in_function"').replace(
+    'inside = "enc", old = "return 0", new = "return -1"', 'function = "enc", new = "log(1)"'
+)
+
+
+def test_a_renamed_patch_is_not_applied_a_second_time(demo: Bench) -> None:
+    """Two insertions at one place do not overlap: both would be made."""
+    demo.patch("p", INSERT)
+    assert demo.run("apply", "p").code == 0
+    (demo.patches / "p").rename(demo.patches / "q")
+    demo.patch("q", INSERT.replace("revision = 1", "revision = 2"))
+    refused = demo.refuse("apply", "q")
+    assert "conflict: p and q make the same edits" in refused.err
+    assert "patchkit revert p" in refused.err
+    assert demo.run("revert", "p").code == 0
+    assert demo.run("apply", "q").code == 0
+    assert demo.read().count(b"log(1)") == 1
+
+
+def test_every_missing_requirement_is_named(demo: Bench) -> None:
+    needs = '\nrequires = ["q", "r"]\n\n[[edit]]'
+    demo.patch("p", PATCH.replace("\n\n[[edit]]", needs, 1))
+    demo.patch("q", INSERT)
+    demo.patch("r", INSERT.replace('"enc"', '"dec"'))
+    refused = demo.refuse("apply", "p")
+    assert "p requires q and r, which must be applied too" in refused.err
+    assert "patchkit apply q r p" in refused.err.replace(f" --site-packages {demo.site}", "")
+    assert demo.run("apply", "p", "q", "r").code == 0
+    refused = demo.refuse("revert", "q", "r")
+    assert "p requires q and r, which would be reverted" in refused.err
+    assert "patchkit revert p q r" in refused.err.replace(f" --site-packages {demo.site}", "")
+
+
+@pytest.mark.parametrize("verb", ["apply", "revert"])
+def test_once_the_ledger_is_there_it_is_done(
+    demo: Bench, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """What cannot be cleaned up after that is a warning; the next run does it."""
+    if verb == "revert":
+        applied(demo)
+    unlink = Path.unlink
+
+    def refused(self: Path, missing_ok: bool = False) -> None:
+        if self.name == "journal.done":
+            raise OSError(5, "Input/output error", str(self))
+        unlink(self, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    outcome = demo.run(verb, "p")
+    assert outcome.code == 0
+    assert "done, but not cleaned up" in outcome.out
+    monkeypatch.undo()
+    monkeypatch.chdir(demo.folder)
+    assert "interrupted" in demo.run("status").out
+    assert demo.run(verb, "p").code == 0
+    assert demo.run("status").code == 0
+    assert demo.run("repair").out == "nothing to repair\n"
+    assert (demo.read() == A) is (verb == "revert")
+
+
 # --- drift and --force
 
 

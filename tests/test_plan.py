@@ -120,9 +120,9 @@ def test_conflict_names_both_whoever_says_so() -> None:
 
 def test_requirement() -> None:
     p = entry("p", {}, requires=("q",))
-    with pytest.raises(PatchkitError, match="p requires q, which is not applied") as caught:
+    with pytest.raises(PatchkitError, match="p requires q, which must be applied too") as caught:
         check_together([p])
-    assert caught.value.hint == "Apply both: patchkit apply q p"
+    assert caught.value.hint == "Apply them together: patchkit apply q p"
     check_together([p, entry("q", {})])
 
 

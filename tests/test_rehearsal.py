@@ -56,6 +56,21 @@ def test_a_folder_is_copied_not_changed(shelf: Bench) -> None:
     assert shelf.state() == before
 
 
+def test_a_folder_that_is_patched_is_looked_at_as_it_was_before(shelf: Bench) -> None:
+    shelf.install(FILES)
+    shelf.patch("q", PATCH.replace('"enc"', '"dec"'))
+    assert shelf.run("apply", "p", "q").code == 0
+    before = shelf.state()
+    outcome = check(shelf, str(shelf.site), "--patch", "p", "--json")
+    assert outcome.code == 0
+    assert names(outcome) == DONE
+    assert shelf.state() == before
+    (shelf.site / "demo_pkg/a.py").write_bytes(b"mine")
+    outcome = check(shelf, str(shelf.site), "--patch", "p", "--json")
+    assert outcome.code == 1
+    assert "drifted" in outcome.json["releases"][0]["error"]
+
+
 def test_an_sdist_is_laid_out_as_if_installed(shelf: Bench) -> None:
     root = shelf.folder / "demo_pkg-1.5"
     (root / "demo_pkg").mkdir(parents=True)
