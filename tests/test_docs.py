@@ -235,6 +235,26 @@ def test_quoted_messages_are_in_the_code():
     assert not unknown
 
 
+# docs/guarantees.md
+
+
+def test_every_test_that_shows_a_guarantee_exists():
+    named = re.findall(r"`(tests/[^`:]+)::(\w+)`", page("guarantees.md"))
+    missing = [
+        f"{file}::{name}"
+        for file, name in named
+        if f"\ndef {name}(" not in (ROOT / file).read_text("utf-8")
+    ]
+    assert len(named) > 50
+    assert not missing
+
+
+def test_every_guarantee_is_shown_by_a_test():
+    rows = [row for table in tables(page("guarantees.md")) for row in table]
+    assert len(rows) > 25
+    assert [row[0] for row in rows if "::test_" not in row[2]] == []
+
+
 # docs/architecture.md
 
 MODULES = {p.stem: ast.parse(p.read_text("utf-8")) for p in (ROOT / "patchkit").glob("*.py")}
