@@ -72,7 +72,7 @@ def clocks() -> str:
         )
     except OSError:
         return ""
-    return done.stdout.strip()
+    return done.stdout.partition("\n")[0]
 
 
 def gpu_times(torch: Any, launch: Callable[[], Any], repeats: int, rounds: int = 9) -> list[float]:

@@ -1,6 +1,6 @@
 """``verify --gpu`` on real releases: stock, mended, and sabotaged in ways it must catch.
 
-    pytest tests/gpu -n 4
+    pytest tests/gpu
 
 runs them on a host with a GPU and nvcc (docs/gpu.md).
 """
@@ -87,9 +87,10 @@ PLAIN = """
 import json, sys
 import torch, flashinfer
 x = torch.randn(128, 256, generator=torch.Generator().manual_seed(0)).to("cuda", torch.bfloat16)
+scale = torch.ones(1, device="cuda")
 blocks = [torch.full((n,), 0xA5, dtype=torch.uint8, device="cuda") for n in (128 * 128, 128 * 16)]
 del blocks
-codes, scales = flashinfer.fp4_quantize(x, torch.ones(1, device="cuda"))
+codes, scales = flashinfer.fp4_quantize(x, scale)
 torch.cuda.synchronize()
 print("POISON", int((codes != 0xA5).sum()), int((scales != 0xA5).sum()))
 """
