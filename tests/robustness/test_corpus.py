@@ -168,7 +168,11 @@ def compared(data: bytes, after: bytes, tree: ast.Module, name: str) -> Iterator
             if len(inserted) != 1:
                 yield f"{name}: inserted {len(inserted)} times"
                 return
+            place = node.body.index(inserted[0])
             node.body.remove(inserted[0])
+            if place != begins_with_text(node):
+                yield f"{name}: not the first statement"
+                return
     if ast.dump(result) != ast.dump(tree):
         yield f"{name}: the code around it changed"
         return
@@ -179,6 +183,16 @@ def compared(data: bytes, after: bytes, tree: ast.Module, name: str) -> Iterator
         yield f"{name}: a line end that the file does not have"
         return
     yield "edited"
+
+
+def begins_with_text(node: ast.FunctionDef) -> bool:
+    first = node.body[0]
+    texts = (str, bytes)
+    return (
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, texts)
+    )
 
 
 def parsed(data: bytes) -> ast.Module | None:

@@ -41,11 +41,30 @@ def spots(document: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found + [spot for key, item in inner for spot in spots(item, (*above, key))]
 
 
+def texts(document: Any) -> set[str]:
+    """Every key and every text in a JSON document."""
+    if isinstance(document, str):
+        return {document}
+    inner = [*document, *document.values()] if isinstance(document, dict) else document
+    return {t for item in inner for t in texts(item)} if isinstance(inner, list) else set()
+
+
+def replaced(document: Any, old: str, new: str) -> Any:
+    """A JSON document with a text replaced wherever it stands."""
+    if isinstance(document, dict):
+        return {replaced(k, old, new): replaced(v, old, new) for k, v in document.items()}
+    if isinstance(document, list):
+        return [replaced(item, old, new) for item in document]
+    return new if document == old else document
+
+
 @st.composite
 def damaged(draw: st.DrawFn, document: Any) -> str:
     """A JSON document in which something is changed, moved, taken out, doubled or cut off."""
     whole = json.loads(json.dumps(document))
-    for _ in range(draw(st.integers(1, 3))):
+    if (words := sorted(texts(whole))) and draw(st.integers(0, 2)) == 0:
+        whole = replaced(whole, draw(st.sampled_from(words)), draw(NAMES))
+    for _ in range(draw(st.integers(0, 3))):
         if not (places := spots(whole)):
             break
         *way, last = draw(st.sampled_from(places))
@@ -186,8 +205,9 @@ STRANGE = st.recursive(
 
 
 def test_manifests(figure: Figure, long: bool) -> None:
-    fields = st.dictionaries(st.sampled_from(KEYS), STRANGE, max_size=3)
+    fields = st.just({}) | st.dictionaries(st.sampled_from(KEYS), STRANGE, max_size=3)
     edit = st.dictionaries(st.sampled_from([*KEYS, "matches"]), STRANGE, max_size=3)
+    edit |= st.fixed_dictionaries({"file": NAMES})
     noise = st.sampled_from(["", "", "", "[[edit]]\n", "\0", "a = ", "[" * 3000, "x.y.z = 1\n"])
 
     @explore(figure, 400, 20000, long, fields, edit, noise)

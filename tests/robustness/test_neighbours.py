@@ -14,8 +14,19 @@ from pathlib import Path
 import pytest
 
 from patchkit.bytecode import stale_bytecode
-from tests.conftest import PATCH, A, Bench, tree
-from tests.test_cases import LOG, PATCHED, F, added, manifest, one_file, python, uninstall
+from tests.conftest import PATCH, A, Bench, assert_refusal, tree
+from tests.processes import open_up
+from tests.test_cases import (
+    LOG,
+    PATCHED,
+    F,
+    added,
+    manifest,
+    one_file,
+    python,
+    uninstall,
+    user,
+)
 from tests.wheels import make_wheel, record_hash
 
 # 1: run again
@@ -89,6 +100,13 @@ def test_02_what_only_looks_like_the_function(bench: Bench, data: bytes, codemod
     error = bench.refuse("apply", "p").err
     assert "matched 0 places" in error
     assert "enc" in error
+
+
+@pytest.mark.parametrize("name", ["C.enc", "dec.enc", "enc.enc", "enc.C", "a.enc", "enc.", ".enc"])
+def test_02_the_whole_name_counts(demo: Bench, name: str) -> None:
+    """Only a function in what is named before it, not another one of that name."""
+    demo.patch("p", PATCH.replace('inside = "enc"', f'inside = "{name}"'))
+    assert "matched 0 places" in demo.refuse("apply", "p").err
 
 
 @pytest.mark.parametrize(
@@ -307,6 +325,45 @@ def test_08_bytecode_that_is_damaged_comes_back_as_it_was(bench: Bench, damage: 
     assert not cache.exists()
     assert bench.run("revert", "p").code == 0
     assert bench.state() == before
+
+
+def test_08_bytecode_that_may_not_be_listed(shared: Bench) -> None:
+    """It might be stale, so nothing is written."""
+    for name in ("a", "__init__"):
+        py_compile.compile(str(shared.site / f"demo_pkg/{name}.py"))
+    open_up(shared.folder)
+    cache = shared.site / "demo_pkg/__pycache__"
+    before = shared.state()
+    cache.chmod(0o300)
+    outcome = user(shared, "apply", "p")
+    cache.chmod(0o755)
+    assert outcome.code == 1
+    assert_refusal(outcome)
+    assert f"cannot read {cache}: Permission denied" in outcome.err
+    assert shared.state() == before
+    assert user(shared, "apply", "p").code == 0
+    cache.chmod(0o300)
+    assert user(shared, "revert", "p").code == 1
+    cache.chmod(0o755)
+    assert user(shared, "revert", "p").code == 0
+    assert shared.state() == before
+
+
+@pytest.mark.parametrize("verb", ["status", "verify", "revert", "apply"])
+def test_21_a_folder_that_may_not_be_listed(shared: Bench, verb: str) -> None:
+    """What cannot be seen is not gone: the original is kept."""
+    open_up(shared.folder)
+    before = shared.state()
+    assert user(shared, "apply", "p").code == 0
+    patched = shared.state()
+    shared.site.chmod(0o300)
+    outcome = user(shared, verb, *(["p"] if verb != "status" else []))
+    shared.site.chmod(0o755)
+    assert outcome.code == 1
+    assert "gone" not in outcome.out
+    assert shared.state() == patched
+    assert user(shared, "revert", "p").code == 0
+    assert shared.state() == before
 
 
 # 9 to 15: what files and patches hold
