@@ -288,13 +288,17 @@ class Store:
 
     def _leave(self, handle: int | None) -> None:
         """Remove a state folder that was made for nothing; one that another run uses stays."""
+        path = self.folder / "lock"
         with contextlib.suppress(OSError):
-            if handle is None:
-                self.folder.rmdir()
-            else:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if same_file(handle, self.folder / "lock"):
+            self.folder.rmdir()  # where there is no lock in it yet
+        with contextlib.suppress(OSError):
+            mine = open_lock(path, os.O_RDWR) if handle is None else os.dup(handle)
+            try:
+                fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if same_file(mine, path):
                     self._remove_empty_state()
+            finally:
+                os.close(mine)
 
     def _share(self, handle: int) -> None:
         """Let everyone read the lock, and its folder's owner write it, whoever made it."""
