@@ -666,9 +666,8 @@ def test_no_command_has_a_regular_expression_that_takes_long() -> None:
     modules += [patchkit.plaintext, patchkit.webpage]
     found = [v for m in modules for v in vars(m).values() if isinstance(v, re.Pattern)]
     assert len(found) >= 5
-    texts = [
-        c * 100_000 for c in ("a", "a-", "a.", '"', "\\", " ", "\x1b[", "\x1b]", "0;", "\r", ":")
-    ]
+    pieces = ["a", "a-", "a.", '"', '\\"', "\\", " ", "\x1b[", "\x1b]", "0;", "\r", ":"]
+    texts = [piece * 50_000 for piece in pieces]
     for pattern in found:
         for text in (f"{text}!" for text in texts):
             given = text if isinstance(pattern.pattern, str) else text.encode()
