@@ -144,15 +144,17 @@ class Sweep:
             yield f"changed: {names}: {outcome}"
 
     def failing(self, number: int, name: str, lasting: bool) -> Callable[[], None]:
-        left, code = number, getattr(errno, name)
+        left, code, broken = number, getattr(errno, name), set[Call]()
 
         def act(call: Call) -> None:
             nonlocal left
             left -= 1
             if left == 0:
+                broken.add(call)
                 text = f"{call.name} {call.path}"[:1000]
                 os.write(int(os.environ["PATCHKIT_TEST_FAULT"]), text.encode())
-            if left == 0 or (left < 0 and lasting and call.changes and can_fail(call, name)):
+            full = any(c.changes for c in broken) and call.changes and can_fail(call, name)
+            if left == 0 or (lasting and (full or call in broken)):
                 raise OSError(code, os.strerror(code), call.path)
 
         return lambda: interpose(act, self.below)
@@ -171,7 +173,8 @@ class Sweep:
         return [Call(*line.split(" ", 1)) for line in notes.read_text().splitlines()]
 
     def faults(self, every: bool) -> None:
-        """At each call every error that it can give; once, and from there on as a full disk does.
+        """At each call every error that it can give; once, and from there on as a full disk does,
+        or a folder that cannot be listed.
 
         The shorter run gives each call one error, in turn, and passes over calls that only look.
         """
@@ -182,7 +185,8 @@ class Sweep:
             for place, name in enumerate(errors):
                 if every or place == number % len(errors):
                     self.fault(name, number, lasting=False)
-                if call.changes and (every or place == (number // 2) % len(errors)):
+                lists = call.name in ("listdir", "scandir")
+                if (call.changes or lists) and (every or place == (number // 2) % len(errors)):
                     self.fault(name, number, lasting=True)
 
     def fault(self, name: str, number: int, *, lasting: bool) -> None:

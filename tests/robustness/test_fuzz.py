@@ -62,7 +62,10 @@ def replaced(document: Any, old: str, new: str) -> Any:
 def damaged(draw: st.DrawFn, document: Any) -> str:
     """A JSON document in which something is changed, moved, taken out, doubled or cut off."""
     whole = json.loads(json.dumps(document))
-    if (words := sorted(texts(whole))) and draw(st.integers(0, 2)) == 0:
+    words = sorted(texts(whole))
+    if "files" in whole and whole["files"] and draw(st.booleans()):
+        words = sorted(whole["files"])  # a path must be the same in several places
+    if words and draw(st.booleans()):
         whole = replaced(whole, draw(st.sampled_from(words)), draw(NAMES))
     for _ in range(draw(st.integers(0, 3))):
         if not (places := spots(whole)):
