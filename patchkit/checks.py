@@ -110,7 +110,7 @@ class _Runner:
     options: Options
     notify: Notify
     traces: dict[tuple[str, ...], ProbeOutcome] = field(default_factory=dict)
-    kernels: dict[tuple[str, ...], ProbeOutcome] = field(default_factory=dict)
+    kernels: dict[tuple[str, ...], Check] = field(default_factory=dict)
 
     def probe(
         self,
@@ -251,18 +251,20 @@ class _Runner:
     def kernel(self, subject: Subject, subjects: Sequence[Subject]) -> Check:
         """Run the installed kernel on the GPU, under all patches of its distribution; once."""
         key = (subject.kernel, subject.distribution.key)
-        if key not in self.kernels:
-            self.notify(f"running {subject.kernel} on the GPU ...")
-            together = [s for s in subjects if s.distribution.key == subject.distribution.key]
-            cache = _jit_cache(subject.distribution, together)
-            self.kernels[key] = self.probe(
-                "kernel_probe.py",
-                environ={"FLASHINFER_WORKSPACE_BASE": str(cache)},
-                prepend=self.prepend(),
-                scenario=subject.kernel,
-                bench=self.options.bench,
-            )
-        return _kernel_check(subject, self.kernels[key])
+        if first := self.kernels.get(key):
+            detail = f"{first.detail} (as for {first.patch})"
+            return Check(subject.patch, KERNEL, first.outcome, detail)
+        self.notify(f"running {subject.kernel} on the GPU ...")
+        together = [s for s in subjects if s.distribution.key == subject.distribution.key]
+        outcome = self.probe(
+            "kernel_probe.py",
+            environ={"FLASHINFER_WORKSPACE_BASE": str(_jit_cache(subject.distribution, together))},
+            prepend=self.prepend(),
+            scenario=subject.kernel,
+            bench=self.options.bench,
+        )
+        self.kernels[key] = _kernel_check(subject, outcome)
+        return self.kernels[key]
 
 
 def _jit_cache(distribution: Distribution, subjects: Sequence[Subject]) -> Path:

@@ -74,7 +74,8 @@ def judged(monkeypatch: pytest.MonkeyPatch, site: Path, answer: Any, **options: 
 def verdict(monkeypatch: pytest.MonkeyPatch, site: Path, **changes: Any) -> Check:
     first, second = judged(monkeypatch, site, {**ANSWER, **changes})
     assert (first.patch, second.patch) == ("p", "q")
-    assert (first.outcome, first.detail) == (second.outcome, second.detail)
+    assert (second.outcome, second.detail) == (first.outcome, f"{first.detail} (as for p)")
+    assert second.groups == ()
     return first
 
 
