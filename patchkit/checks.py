@@ -453,8 +453,8 @@ def _kernel_check(subject: Subject, outcome: ProbeOutcome) -> Check:
     check = replace(check, groups=_groups(document), bench=document["bench"])
     if error := _no_import(outcome):
         missing = _missing(outcome, subject.distribution)
-        detail = f"{missing} is not installed here" if missing else f"no import: {error}"
-        return replace(check, detail=detail)
+        absent = f"{missing} is not installed here; --python names the interpreter that has it"
+        return replace(check, detail=absent if missing else f"no import: {error}")
     if problem := document["trouble"] or document["nothing"]:
         return replace(check, detail=_noted(problem, document))
     cases = [case for group in check.groups for case in group.cases]

@@ -229,20 +229,20 @@ def _architectures(
     return given or ARCHITECTURES
 
 
-def _check_options(function: F) -> F:
+def _check_options(*names: str) -> Callable[[F], F]:
     """Add the options that say which checks to run and how."""
     options = [
         click.option(
             "--check",
             "picked",
             multiple=True,
-            type=click.Choice(NAMES),
+            type=click.Choice(names),
             help="Run this check only (may be repeated); bytes always are.",
         ),
         click.option(
             "--skip",
             multiple=True,
-            type=click.Choice(NAMES[1:]),
+            type=click.Choice(names[1:]),
             help="Leave this check out; may be repeated.",
         ),
         click.option(
@@ -265,9 +265,13 @@ def _check_options(function: F) -> F:
             "--timeout", default=300.0, show_default=True, help="Seconds one probe may take."
         ),
     ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+
+    def add(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
 
 
 def _options(
@@ -281,13 +285,18 @@ def _options(
     gpu: bool = False,
     bench: bool = False,
 ) -> Options:
+    names = tuple(name for name in picked or NAMES if name not in skip)
     if KERNEL in picked and not gpu:
-        raise click.UsageError("the kernel check is part of verify --gpu")
+        raise click.UsageError("the kernel check runs with --gpu; give that too")
+    if gpu and KERNEL not in names:
+        raise click.UsageError(
+            "--gpu asks for the kernel check, and --check or --skip leave it out"
+        )
     if bench and not gpu:
         raise click.UsageError("--bench measures on the GPU; give --gpu too")
 
     return Options(
-        names=tuple(name for name in picked or NAMES if name not in skip),
+        names=names,
         prove=prove,
         strict=strict,
         architectures=arch,
@@ -473,7 +482,7 @@ def apply(session: Session, patch: tuple[str, ...], dry_run: bool) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Measure on the GPU too, and write the figures as JSON (docs/gpu.md).",
 )
-@_check_options
+@_check_options(*NAMES)
 @_report_options
 def verify(
     session: Session,
@@ -516,7 +525,7 @@ def verify(
 @click.option("--output", metavar="FILE", help="Write a Markdown table.")
 @click.option("--jobs", default=1, show_default=True, help="Releases looked at at a time.")
 @_code_option
-@_check_options
+@_check_options(*(name for name in NAMES if name != KERNEL))
 def check(
     session: Session,
     release: tuple[str, ...],

@@ -12,6 +12,7 @@ from patchkit.environment import Target, find_distribution
 from patchkit.errors import TargetError
 from patchkit.inspection import interruption, recorded_row
 from patchkit.ledger import Ledger, LedgerEntry, compose
+from patchkit.manifest import KERNEL
 from patchkit.plan import NOT_APPLIED
 from patchkit.results import Notify, Result, Row
 from patchkit.selection import fit
@@ -65,6 +66,8 @@ def verify(
     if options.prove and absent:
         subjects += _absent_subjects(target, load(), absent)
     checks = run_checks(target, subjects, options, notify)
+    if options.gpu and not any(check.name == KERNEL for check in checks):
+        problems.append("nothing was run on the GPU: no applied patch has a kernel check")
     return Result(
         tuple(rows[k] for k in sorted(rows)),
         problems=tuple(problems),

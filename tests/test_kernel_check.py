@@ -111,7 +111,10 @@ def test_a_failed_case(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ({"nothing": "this kernel does nothing on SM90"}, "this kernel does nothing on SM90"),
         ({"trouble": "there is no GPU"}, "there is no GPU"),
         ({"import_error": "OSError: x"}, "no import: OSError: x"),
-        ({"import_error": "M: y", "missing": "y"}, "y is not installed here"),
+        (
+            {"import_error": "M: y", "missing": "y"},
+            "y is not installed here; --python names the interpreter that has it",
+        ),
         ({"groups": []}, "0 of 0 cases failed"),
     ],
 )
@@ -204,13 +207,22 @@ def test_without_a_gpu_it_fails_and_says_so(applied: Bench, monkeypatch: pytest.
     outcome = applied.run("verify", "--gpu", "--json")
     (check,) = outcome.json["checks"]
     assert (outcome.code, check["name"], check["outcome"]) == (1, "kernel", "failed")
-    assert check["detail"] == "there is no GPU that torch can use"
+    assert check["detail"].startswith("there is no GPU that torch can use; run this on")
     assert applied.state() == before
     assert applied.run("verify").code == 0
 
 
+def test_a_run_that_ran_nothing_on_the_gpu_has_failed(demo: Bench) -> None:
+    assert demo.run("apply", "p").code == 0
+    outcome = demo.run("verify", "--gpu")
+    assert outcome.code == 1
+    assert "nothing was run on the GPU: no applied patch has a kernel check" in outcome.out
+
+
 def test_usage(applied: Bench) -> None:
-    for options in (["--check", "kernel"], ["--bench", "b.json"]):
+    alone = (["--check", "kernel"], ["--bench", "b.json"])
+    against = (["--gpu", "--skip", "kernel"], ["--gpu", "--check", "bytes"])
+    for options in (*alone, *against):
         outcome = applied.run("verify", *options)
         assert outcome.code == 2
         assert "--gpu" in outcome.err

@@ -780,7 +780,9 @@ def load(argument: Mapping[str, Any], document: dict[str, Any]) -> Probe:
     torch = importlib.import_module("torch")
     document["torch"], document["cuda"] = str(torch.__version__), str(torch.version.cuda)
     if not torch.cuda.is_available():
-        raise Trouble("there is no GPU that torch can use")
+        raise Trouble(
+            "there is no GPU that torch can use; run this on the GPU host, or leave --gpu out"
+        )
     for name in ("fp4_cases", "fp4_reference"):
         globals()[name] = importlib.import_module(name)
     function = importlib.import_module(PACKAGE).fp4_quantize
@@ -820,7 +822,7 @@ def run(probe: Probe, argument: Mapping[str, Any], document: dict[str, Any]) -> 
     if nothing_written(probe):
         document["nothing"] = (
             f"this kernel does nothing on {probe.architecture} in FlashInfer "
-            f"{document['flashinfer']}"
+            f"{document['flashinfer']}; flashinfer-fp4-software-e2m1 makes it compute below SM100"
         )
         return
     cases = fp4_cases.plan(probe.parameters, probe.release)
