@@ -67,7 +67,9 @@ def verify(
         subjects += _absent_subjects(target, load(), absent)
     checks = run_checks(target, subjects, options, notify)
     if options.gpu and not any(check.name == KERNEL for check in checks):
-        problems.append("nothing was run on the GPU: no applied patch has a kernel check")
+        problems.append(
+            "nothing was run on the GPU: no patch that is as recorded has a kernel check"
+        )
     return Result(
         tuple(rows[k] for k in sorted(rows)),
         problems=tuple(problems),

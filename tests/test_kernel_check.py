@@ -216,7 +216,7 @@ def test_a_run_that_ran_nothing_on_the_gpu_has_failed(demo: Bench) -> None:
     assert demo.run("apply", "p").code == 0
     outcome = demo.run("verify", "--gpu")
     assert outcome.code == 1
-    assert "nothing was run on the GPU: no applied patch has a kernel check" in outcome.out
+    assert "nothing was run on the GPU: no patch that is as recorded has a kernel check" in outcome.out
 
 
 def test_usage(applied: Bench) -> None:
