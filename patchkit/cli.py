@@ -134,7 +134,8 @@ class Session:
         rows = tuple(replace(row, hint=self.aim(row.hint)) for row in result.rows)
         repairs = tuple(replace(found, hint=self.aim(found.hint)) for found in result.repairs)
         warnings = tuple(map(self.aim, result.warnings))
-        return replace(result, rows=rows, repairs=repairs, warnings=warnings)
+        problems = tuple(map(self.aim, result.problems))
+        return replace(result, rows=rows, repairs=repairs, warnings=warnings, problems=problems)
 
     def aim(self, hint: str) -> str:
         """Let the commands of a hint act on the target of this command, not on the default."""

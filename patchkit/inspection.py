@@ -10,7 +10,7 @@ from patchkit.environment import Target, find_distribution
 from patchkit.errors import TargetError
 from patchkit.ledger import Ledger, LedgerEntry, compose
 from patchkit.manifest import Patch
-from patchkit.originals import originals_of
+from patchkit.originals import ledger_lost, originals_of
 from patchkit.plan import (
     APPLIED,
     DRIFTED,
@@ -43,7 +43,7 @@ def status(target: Target, catalog: Catalog, notify: Notify) -> Result:
     for store in stores_of(target, notify):
         with store.reading():
             ledger = store.load()
-            problems += interruption(store)
+            problems += interruption(store) or ledger_lost(store, ledger)
             recorded += ledger.entries
             for entry in ledger.entries:
                 row = recorded_row(store, ledger, entry, catalog.find(entry.id))

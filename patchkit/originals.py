@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from patchkit.environment import Distribution, linked_folder, other_owners
-from patchkit.errors import TargetError
+from patchkit.environment import Distribution, distributions_in, linked_folder, other_owners
+from patchkit.errors import StoreError, TargetError
 from patchkit.journal import Snapshot
 from patchkit.ledger import Ledger
+from patchkit.manifest import path_problem
 from patchkit.plan import Original
 from patchkit.store import Store
 
@@ -27,6 +28,39 @@ def originals_of(
     for paths in by_distribution.values():
         _check_owners(touched[paths[0]], paths)
     return {path: _original(store, ledger, touched[path], path) for path in touched}
+
+
+def unexplained(store: Store, ledger: Ledger) -> list[str]:
+    """Return the files whose originals are kept though no ledger says that they are patched.
+
+    Only those that differ from RECORD, which lists the very bytes that are kept: the ledger was
+    lost, and ``repair`` puts them back. What outlived a reinstall or an upgrade is not among them.
+    """
+    kept = {path.rpartition("/")[2] for path in store.strays(ledger)}
+    if not kept:
+        return []
+    recorded = {file.path for file in ledger.files}
+    listed = [row for d in distributions_in(store.root) for row in d.record.values()]
+    found = {r.path for r in listed if r.sha256 in kept and not path_problem(r.path)} - recorded
+    right = {(r.path, r.sha256) for r in listed}
+    return sorted(p for p in found if (p, _digest(store, p)) not in right)
+
+
+def _digest(store: Store, path: str) -> str | None:
+    try:
+        return store.digest(path)
+    except StoreError:
+        return None
+
+
+def ledger_lost(store: Store, ledger: Ledger) -> list[str]:
+    """Return the problem that a lost ledger is, if there is one."""
+    if not (files := unexplained(store, ledger)):
+        return []
+    return [
+        f"{store.root}: patched, and no ledger says by what: {', '.join(files)}; the originals are "
+        "kept: put them back with: patchkit repair"
+    ]
 
 
 def _check_owners(distribution: Distribution, paths: Sequence[str]) -> None:
@@ -62,7 +96,9 @@ def _original(store: Store, ledger: Ledger, distribution: Distribution, path: st
             hint=_reinstall(distribution),
         )
     if current is None:
-        raise TargetError(f"{store.root / path} is missing", hint=_reinstall(distribution))
+        raise TargetError(
+            f"{store.root / path} is missing", hint=_mend(store, ledger, distribution, path)
+        )
     if digest != recorded and entry:
         owner = ledger.owners(path)[0].id
         raise TargetError(
@@ -73,7 +109,7 @@ def _original(store: Store, ledger: Ledger, distribution: Distribution, path: st
     if digest != recorded:
         raise TargetError(
             f"{store.root / path} drifted: it is neither as installed nor as patched",
-            hint=_reinstall(distribution),
+            hint=_mend(store, ledger, distribution, path),
         )
     return Original(path, current.data)
 
@@ -94,6 +130,15 @@ def _unlisted(
             hint="Something else put it there; move it away, then apply again.",
         )
     return Original(path, None)
+
+
+def _mend(store: Store, ledger: Ledger, distribution: Distribution, path: str) -> str:
+    if path in unexplained(store, ledger):
+        return (
+            "Its original is kept, and the ledger that said so is lost. Put it back, then apply "
+            "again: patchkit repair"
+        )
+    return _reinstall(distribution)
 
 
 def _reinstall(distribution: Distribution) -> str:

@@ -9,6 +9,7 @@ from patchkit.environment import Target
 from patchkit.errors import PatchkitError
 from patchkit.journal import Change, digest_of
 from patchkit.ledger import FileEntry, FileState, LedgerEntry, compose, file_state
+from patchkit.originals import ledger_lost
 from patchkit.plan import GONE, NOT_APPLIED, UPGRADED, EntryState
 from patchkit.results import Notify, Result, Row
 from patchkit.sites import (
@@ -56,14 +57,21 @@ def revert(
         _check_required([*staying, *entries_besides(target, plans)], set(chosen) & present)
 
     plans = commit_all(busy, lambda store: plan_revert(store, chosen, force), check)
+    problems = [p for s in stores for p in _lost(s)] if everything or absent else []
     result = result_of(plans)
     extra = [Row(i, NOT_APPLIED, "there is nothing to revert") for i in absent]
-    return replace(result, rows=tuple(sorted([*result.rows, *extra], key=lambda r: r.id)))
+    rows = tuple(sorted([*result.rows, *extra], key=lambda r: r.id))
+    return replace(result, rows=rows, problems=tuple(problems))
 
 
 def _recorded(store: Store) -> set[str]:
     with store.reading():
         return {entry.id for entry in store.load().entries}
+
+
+def _lost(store: Store) -> list[str]:
+    with store.reading():
+        return ledger_lost(store, store.load())
 
 
 def plan_revert(store: Store, ids: Iterable[str], force: bool) -> SitePlan:

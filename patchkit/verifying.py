@@ -13,6 +13,7 @@ from patchkit.errors import TargetError
 from patchkit.inspection import interruption, recorded_row
 from patchkit.ledger import Ledger, LedgerEntry, compose
 from patchkit.manifest import KERNEL
+from patchkit.originals import ledger_lost
 from patchkit.plan import NOT_APPLIED
 from patchkit.results import Notify, Result, Row
 from patchkit.selection import fit
@@ -35,8 +36,8 @@ def verify(
     """Verify what is recorded, and that what ``ids`` or the project ask for is. Writes nothing.
 
     A row a patch: bytes against the ledger and RECORD, kept originals, stale bytecode. Then the
-    checks of patches whose bytes are right. Problems are interrupted runs, leftovers, and nothing
-    recorded at all; then the defaults that fit stand for what is missing.
+    checks of patches whose bytes are right. Problems are interrupted runs, lost ledgers, leftovers,
+    and nothing recorded at all; then the defaults that fit stand for what is missing.
 
     ``load`` gives the catalog and is called only for patches that are not recorded, ``known``
     says whether an id is a patch at all. Raises PatchkitError when one is not.
@@ -44,12 +45,16 @@ def verify(
     found: list[tuple[bool, Row]] = []
     subjects: list[Subject] = []
     problems: list[str] = []
+    lost: list[str] = []
     for store in stores_of(target, notify):
         with store.reading():
             ledger = store.load()
-            problems += interruption(store) or [
-                f"left over in {store.root}: {name}" for name in store.leftovers()
-            ]
+            lost += ledger_lost(store, ledger)
+            problems += (
+                interruption(store)
+                or ledger_lost(store, ledger)
+                or [f"left over in {store.root}: {name}" for name in store.leftovers()]
+            )
             for entry in ledger.entries:
                 if not ids or entry.id in ids:
                     hidden, row = as_seen(target, store, _verify_entry(store, ledger, entry))
@@ -62,7 +67,8 @@ def verify(
         problems.append(f"no patch is recorded in {target.described}")
         asked = _defaults_that_fit(target, load())
     absent = [i for i in asked if i not in rows]
-    rows |= {i: _not_recorded(target, i) for i in absent}
+    first = "patchkit repair, then " if lost else ""
+    rows |= {i: _not_recorded(target, i, first) for i in absent}
     if options.prove and absent:
         subjects += _absent_subjects(target, load(), absent)
     checks = run_checks(target, subjects, options, notify)
@@ -78,9 +84,9 @@ def verify(
     )
 
 
-def _not_recorded(target: Target, patch_id: str) -> Row:
+def _not_recorded(target: Target, patch_id: str, first: str) -> Row:
     detail = f"is not recorded in {target.described}"
-    return Row(patch_id, NOT_APPLIED, detail, ok=False, hint=f"patchkit apply {patch_id}")
+    return Row(patch_id, NOT_APPLIED, detail, ok=False, hint=f"{first}patchkit apply {patch_id}")
 
 
 def _defaults_that_fit(target: Target, catalog: Catalog) -> list[str]:

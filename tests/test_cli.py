@@ -246,6 +246,46 @@ def test_refusal(
     assert demo.state() == before
 
 
+def test_a_lost_ledger_is_said_by_every_command(demo: Bench) -> None:
+    applied(demo)
+    (demo.site / ".patchkit/ledger.json").unlink()
+    before = demo.state()
+    repair = f"patchkit repair --site-packages {demo.site}"
+    for command in ("status", "revert --all", "revert p", "verify p"):
+        outcome = demo.run(*command.split())
+        assert outcome.code == 1, command
+        problem = f"problem: {demo.site}: patched, and no ledger says by what: demo_pkg/a.py"
+        assert problem in outcome.out
+        assert repair in outcome.out
+        assert "left over" not in outcome.out
+    assert f"next: {repair}, then patchkit apply" in demo.run("verify", "p").out
+    assert repair in demo.refuse("apply", "p").err
+    assert {k: v[3] for k, v in demo.state().items() if "lock" not in k} == {
+        k: v[3] for k, v in before.items() if "lock" not in k
+    }
+    assert demo.run("repair").code == 0
+    assert demo.run("status").code == 0
+    assert demo.run("apply", "p").code == 0
+    assert demo.run("revert", "--all").code == 0
+    assert demo.read() == A
+
+
+def test_originals_that_outlived_a_reinstall_are_in_nobodys_way(demo: Bench) -> None:
+    """Only verify tells of them: nothing is patched that no ledger explains."""
+    applied(demo)
+    (demo.site / ".patchkit/ledger.json").unlink()
+    (demo.site / "demo_pkg/a.py").write_bytes(A)
+    for command in ("status", "revert --all", "apply p", "status", "revert --all", "status"):
+        assert demo.run(*command.split()).code == 0, command
+
+    applied(demo)
+    (demo.site / ".patchkit/ledger.json").unlink()
+    shutil.rmtree(demo.site / INFO)
+    demo.install({"demo_pkg/__init__.py": b"", "demo_pkg/a.py": A + b"# 1.1\n"}, version="1.1")
+    for command in ("status", "revert --all", "apply p", "status", "revert --all", "status"):
+        assert demo.run(*command.split()).code == 0, command
+
+
 def test_refusal_of_an_unknown_distribution(bench: Bench) -> None:
     bench.patch("p")
     assert "demo-pkg is not installed" in bench.refuse("apply", "p").err
