@@ -14,6 +14,7 @@ import io
 import json
 import os
 import re
+import shlex
 import stat
 import subprocess
 import sys
@@ -230,7 +231,7 @@ def find_distribution(target: Target, name: str, *, certain: bool = False) -> Di
             names = " and ".join(sorted(f.name for f in usable))
             raise TargetError(
                 f"{folder} holds two installations of {key}: {names}",
-                hint=f"Remove both and install one: pip uninstall {key} (twice), then install.",
+                hint=_keep_one(target, folder, key),
             )
         if usable:
             return _read_distribution(folder, usable[0])
@@ -240,6 +241,22 @@ def find_distribution(target: Target, name: str, *, certain: bool = False) -> Di
                 hint=f"Reinstall it from a wheel: pip install --force-reinstall {key}",
             )
     return None
+
+
+def _keep_one(target: Target, folder: Path, key: str) -> str:
+    """Say how to get from two installations of a distribution to one."""
+    python = shlex.quote(target.python or "python")
+    environment = f"{python} -m pip uninstall {key}, the same again, then install one"
+    fresh = shlex.quote(f"{folder}-new")
+    given = (
+        "pip install --upgrade --target leaves the old one's metadata behind. Install into a fresh "
+        f"folder, and use that in place of {folder}: pip install --target {fresh} {key}==VERSION"
+    )
+    if target.is_folder:
+        return given
+    if target.python:
+        return f"Remove both: {environment}."
+    return f"In an environment, remove both: {environment}. In a folder: {given}"
 
 
 def _named_metadata(folder: Path, key: str, certain: bool) -> list[Path]:

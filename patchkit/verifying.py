@@ -49,10 +49,10 @@ def verify(
     for store in stores_of(target, notify):
         with store.reading():
             ledger = store.load()
-            lost += ledger_lost(store, ledger)
+            lost += (here := ledger_lost(store, ledger))
             problems += (
                 interruption(store)
-                or ledger_lost(store, ledger)
+                or here
                 or [f"left over in {store.root}: {name}" for name in store.leftovers()]
             )
             for entry in ledger.entries:

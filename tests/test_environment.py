@@ -472,3 +472,24 @@ def test_what_a_target_is_asked_runs_on_old_interpreters() -> None:
     inside = done.stdout.partition("<patchkit>")[2].partition("</patchkit>")[0]
     assert json.loads(inside)
     assert textwrap.dedent(environment._ASK) == environment._ASK
+
+
+def test_the_way_from_two_installations_to_one_fits_the_target(tmp_path: Path) -> None:
+    """pip uninstall does not reach a folder of pip install --target, and needs its interpreter."""
+    for version in ("1.0", "1.1"):
+        unpack(make_wheel(tmp_path / "dist", "pkg", version, {}), tmp_path / "a b")
+    root = tmp_path / "a b"
+    hints = []
+    for target in (
+        Target((root,), "", "/x y/python", is_folder=True),
+        Target((root,), "", "/x y/python"),
+        Target((root,), ""),
+    ):
+        with pytest.raises(TargetError, match="two installations of pkg") as caught:
+            find_distribution(target, "pkg")
+        hints.append(caught.value.hint)
+    assert f"pip install --target '{root}-new' pkg==VERSION" in hints[0]
+    assert "uninstall" not in hints[0]
+    assert hints[1].startswith("Remove both: '/x y/python' -m pip uninstall pkg, the same again")
+    assert "python -m pip uninstall pkg" in hints[2]
+    assert f"'{root}-new'" in hints[2]
