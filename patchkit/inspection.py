@@ -44,10 +44,11 @@ def status(target: Target, catalog: Catalog, notify: Notify) -> Result:
         with store.reading():
             ledger = store.load()
             problems += interruption(store) or ledger_lost(store, ledger)
-            recorded += ledger.entries
             for entry in ledger.entries:
                 row = recorded_row(store, ledger, entry, catalog.find(entry.id))
-                found.append(as_seen(target, store, row))
+                hidden, row = as_seen(target, store, row)
+                recorded += [entry] if row.state in (APPLIED, DRIFTED) else []
+                found.append((hidden, row))
     rows = row_each(found)
     for patch in catalog.patches:
         if patch.id not in rows:

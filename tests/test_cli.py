@@ -286,6 +286,25 @@ def test_originals_that_outlived_a_reinstall_are_in_nobodys_way(demo: Bench) -> 
         assert demo.run(*command.split()).code == 0, command
 
 
+def test_only_what_is_in_place_conflicts(demo: Bench) -> None:
+    def states() -> dict[str, str]:
+        found = demo.run("status", "--json").states
+        return {patch: found[patch] for patch in ("p", "q")}
+
+    declared_conflict(demo)
+    applied(demo)
+    assert states() == {"p": "applied", "q": "conflict"}
+    patched = demo.read()
+    (demo.site / "demo_pkg/a.py").write_bytes(patched + b"#\n")
+    assert states() == {"p": "drifted", "q": "conflict"}
+    (demo.site / "demo_pkg/a.py").write_bytes(A)
+    assert states() == {"p": "not applied", "q": "not applied"}
+    shutil.rmtree(demo.site / INFO)
+    demo.install({"demo_pkg/__init__.py": b"", "demo_pkg/a.py": A}, version="1.1")
+    assert states() == {"p": "upgraded underneath", "q": "not applied"}
+    assert demo.run("apply", "q").code == 0
+
+
 def test_refusal_of_an_unknown_distribution(bench: Bench) -> None:
     bench.patch("p")
     assert "demo-pkg is not installed" in bench.refuse("apply", "p").err
