@@ -14,6 +14,7 @@ from patchkit.originals import ledger_lost, originals_of
 from patchkit.plan import (
     APPLIED,
     DRIFTED,
+    FAULTY,
     GONE,
     NOT_APPLIED,
     UPGRADED,
@@ -23,7 +24,7 @@ from patchkit.plan import (
 from patchkit.results import CONFLICT, DOES_NOT_FIT, FITS, FileDiff, Notify, Result, Row
 from patchkit.selection import select, unfit
 from patchkit.sites import INTERRUPTED, as_seen, row_each, state_of, stores_of
-from patchkit.store import Store
+from patchkit.store import Store, reinstall_hint
 
 
 def list_patches(target: Target, catalog: Catalog) -> Result:
@@ -46,14 +47,27 @@ def status(target: Target, catalog: Catalog, notify: Notify) -> Result:
             problems += interruption(store) or ledger_lost(store, ledger)
             for entry in ledger.entries:
                 row = recorded_row(store, ledger, entry, catalog.find(entry.id))
-                hidden, row = as_seen(target, store, row)
-                recorded += [entry] if row.state in (APPLIED, DRIFTED) else []
+                hidden, row = as_seen(target, store, _with_originals(store, ledger, entry, row))
+                recorded += [entry] if row.state in (APPLIED, DRIFTED, FAULTY) else []
                 found.append((hidden, row))
     rows = row_each(found)
     for patch in catalog.patches:
         if patch.id not in rows:
             rows[patch.id] = _known_row(target, patch, recorded)
     return Result(tuple(rows[k] for k in sorted(rows)), problems=tuple(problems))
+
+
+def _with_originals(store: Store, ledger: Ledger, entry: LedgerEntry, row: Row) -> Row:
+    """Return the row of what is applied, faulty where an original is no longer kept.
+
+    Whether the kept bytes are undamaged is for ``verify``, which reads them.
+    """
+    files = ledger.files_of(entry) if row.state == APPLIED else ()
+    gone = [f.path for f in files if f.pristine and not store.keeps(f.pristine)]
+    if not gone:
+        return row
+    detail = f"applied, but revert cannot put it back: no original is kept of {', '.join(gone)}"
+    return replace(row, state=FAULTY, ok=False, detail=detail, hint=reinstall_hint(entry))
 
 
 def interruption(store: Store) -> list[str]:

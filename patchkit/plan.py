@@ -188,6 +188,7 @@ NOT_APPLIED = "not applied"
 DRIFTED = "drifted"
 UPGRADED = "upgraded underneath"
 GONE = "distribution gone"
+FAULTY = "faulty"
 
 
 def entry_state(

@@ -50,6 +50,7 @@ from patchkit.journal import (
 from patchkit.ledger import (
     Bytecode,
     Ledger,
+    LedgerEntry,
     bytecode_from_dict,
     bytecode_to_dict,
     dump_ledger,
@@ -150,16 +151,27 @@ class Store:
         try:
             data = read_regular(self.folder / "objects" / sha256)
         except OSError as error:
-            raise LedgerError(
-                f"the kept bytes {sha256[:12]} cannot be read ({error.strerror})",
-                hint="Reinstall the distribution, then run patchkit apply again.",
-            ) from error
+            raise self._unusable(sha256, f"cannot be read ({error.strerror})") from error
         if digest_of(data) != sha256:
-            raise LedgerError(
-                f"the kept bytes {sha256[:12]} are damaged",
-                hint="Reinstall the distribution, then run patchkit apply again.",
-            )
+            raise self._unusable(sha256, "are damaged")
         return data
+
+    def keeps(self, sha256: str) -> bool:
+        """Say whether there are kept bytes of that name, without a look at them."""
+        return os.path.lexists(self.folder / "objects" / sha256)
+
+    def _unusable(self, sha256: str, why: str) -> LedgerError:
+        """Return the refusal for kept bytes, with whose they are and what mends it."""
+        what, hint = f"the kept bytes {sha256[:12]}", "Reinstall the distribution, then apply again"
+        ledger = Ledger()
+        with contextlib.suppress(PatchkitError):
+            ledger = self.load()
+        for file in ledger.files:
+            if sha256 in (file.pristine, *(item.sha256 for item in file.bytecode)):
+                what += f", from before {file.path} was patched,"
+                hint = reinstall_hint(ledger.owners(file.path)[0])
+                break
+        return LedgerError(f"{what} {why}", hint=hint)
 
     def bytecode_of(self, path: str) -> list[Path]:
         """Return every cached bytecode file of a source: all tags, all optimisation levels.
@@ -770,6 +782,14 @@ class Store:
     def _snapshot_from_dict(self, value: dict[str, Any]) -> Snapshot:
         names = ("mode", "mtime_ns", "link", "uid", "gid")
         return Snapshot(self.kept(value["sha256"]), *(value[name] for name in names))
+
+
+def reinstall_hint(entry: LedgerEntry) -> str:
+    """Say what brings back the originals of what an entry changed."""
+    return (
+        "Reinstall it, then apply again: "
+        f"pip install --force-reinstall --no-deps {entry.distribution}=={entry.version}"
+    )
 
 
 def _object_names(ledger: Ledger) -> set[str]:

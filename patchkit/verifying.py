@@ -14,13 +14,11 @@ from patchkit.inspection import interruption, recorded_row
 from patchkit.ledger import Ledger, LedgerEntry, compose
 from patchkit.manifest import KERNEL
 from patchkit.originals import ledger_lost
-from patchkit.plan import NOT_APPLIED
+from patchkit.plan import FAULTY, NOT_APPLIED
 from patchkit.results import Notify, Result, Row
 from patchkit.selection import fit
 from patchkit.sites import as_seen, check_known, installed_in, row_each, stores_of
 from patchkit.store import Store
-
-FAULTY = "faulty"
 
 
 def verify(

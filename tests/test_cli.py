@@ -305,6 +305,30 @@ def test_only_what_is_in_place_conflicts(demo: Bench) -> None:
     assert demo.run("apply", "q").code == 0
 
 
+@pytest.mark.parametrize("arrange", [lost_original, damaged_original])
+def test_an_original_that_is_gone_is_named_with_what_mends_it(
+    demo: Bench, arrange: Callable[[Bench], None]
+) -> None:
+    arrange(demo)
+    pip = f"pip install --upgrade --no-deps --target {demo.site} demo-pkg==1.0"
+    refused = demo.refuse("revert", "p").err
+    assert ", from before demo_pkg/a.py was patched, " in refused
+    assert pip in refused
+
+    status = demo.run("status")
+    if arrange is lost_original:
+        assert status.code == 1
+        assert "no original is kept of demo_pkg/a.py" in status.out
+        assert pip in status.out
+    else:
+        assert status.code == 0  # whether bytes are as they were is for verify to read
+
+    (demo.site / "demo_pkg/a.py").write_bytes(A)
+    for command in ("apply p", "status", "verify p", "revert p"):
+        assert demo.run(*command.split()).code == 0, command
+    assert demo.read() == A
+
+
 def test_refusal_of_an_unknown_distribution(bench: Bench) -> None:
     bench.patch("p")
     assert "demo-pkg is not installed" in bench.refuse("apply", "p").err

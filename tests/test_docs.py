@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from patchkit import applying, checks, plan, results, touring, verifying
+from patchkit import applying, checks, plan, results, touring
 from tests.conftest import PATCH, A, Bench, invoke
 from tests.wheels import flashinfer_wheel, unpack
 
@@ -211,8 +211,8 @@ def test_states_are_the_documented_ones():
     states = {code(row[0])[0]: set(code(row[1])) - {"--dry-run"} for row in rows}
     recorded = {plan.APPLIED, plan.NOT_APPLIED, plan.DRIFTED, plan.UPGRADED, plan.GONE}
     assert states["list"] == {results.FITS, results.DOES_NOT_FIT}
-    assert states["status"] == recorded | {results.DOES_NOT_FIT, results.CONFLICT}
-    assert states["verify"] == recorded | {verifying.FAULTY}
+    assert states["status"] == recorded | {results.DOES_NOT_FIT, results.CONFLICT, plan.FAULTY}
+    assert states["verify"] == recorded | {plan.FAULTY}
     done = {plan.APPLIED, applying.REPLACED}
     assert states["apply"] == done | {f"would be {state}" for state in done} | {"already applied"}
     (concepts,) = [t for t in tables(page("concepts.md")) if t[0][0] == "`applied`"]
