@@ -618,7 +618,9 @@ def allow(folder: tuple[str, ...], revoke: bool, as_json: bool) -> None:
     except PatchkitError as error:
         session.refuse(error)
     else:
-        session.show(Result(()), lambda _: report.allowed(rows), allowed=rows)
+        gone = _without_any(folder, rows) if revoke else ()
+        result = Result((), warnings=tuple(f"nothing was allowed in {path}" for path in gone))
+        session.show(result, lambda _: report.allowed(rows, result.warnings), allowed=rows)
 
 
 def _allowed(folders: Sequence[str]) -> list[dict[str, str]]:
@@ -639,6 +641,13 @@ def _revoked(folders: Sequence[str]) -> list[dict[str, str]]:
     return [{"folder": str(folder), "state": "revoked"} for folder in found]
 
 
+def _without_any(folders: Sequence[str], revoked: Sequence[dict[str, str]]) -> list[str]:
+    """Return the full paths of folders in which nothing was revoked."""
+    found = {Path(row["folder"]) for row in revoked}
+    given = [Path(folder).resolve() for folder in folders]
+    return [str(path) for path in given if not any(path in (f, *f.parents) for f in found)]
+
+
 def _all_allowed() -> list[dict[str, str]]:
     from patchkit import allowing
 
@@ -648,7 +657,9 @@ def _all_allowed() -> list[dict[str, str]]:
             same = allowing.still_as_allowed(found, read_patch(found.folder))
         except PatchkitError:
             same = False
-        rows.append({"folder": str(found.folder), "state": "allowed" if same else "changed since"})
+        rows.append(
+            {"folder": str(found.folder), "state": "allowed" if same else report.CHANGED_SINCE}
+        )
     return sorted(rows, key=lambda row: (row["folder"], row["state"]))
 
 

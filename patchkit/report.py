@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -21,6 +22,7 @@ from patchkit.results import PROVEN, SKIPPED, Check, FileDiff, Result, Row
 
 JSON_SCHEMA = 1
 BENCH_SCHEMA = 1
+CHANGED_SINCE = "changed since"
 
 _GOOD = ("applied", "already applied", "reverted", "fits", "ok")
 _BAD = ("drifted", "faulty", "upgraded underneath", "distribution gone")
@@ -139,7 +141,7 @@ def catalog_table(catalog: Catalog, result: Result) -> str:
         marks = ["default"] if patch.default else []
         marks += [_code_mark(patch)] if patch.has_code else []
         marks += [] if row.id in catalog.shipped else [f"from {visible(patch.folder)}"]
-        title = click.style(row.id, bold=True) + (f"  ({', '.join(marks)})" if marks else "")
+        title = click.style(row.id, bold=True) + (f"  ({'; '.join(marks)})" if marks else "")
         fit = click.style(row.state, fg=_colour(row))
         why = f": {visible(row.detail)}" if row.detail else f" {row.distribution} {row.installed}"
         lines += [
@@ -154,11 +156,17 @@ def _code_mark(patch: Patch) -> str:
     return "runs code of its own" + (f": {patch.barred}" if patch.barred else "")
 
 
-def allowed(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return what ``allow`` shows: a line a folder."""
+def allowed(rows: Sequence[Mapping[str, str]], warnings: Sequence[str]) -> str:
+    """Return what ``allow`` shows: a line a folder, and what to type where it changed."""
     width = max((len(row["state"]) for row in rows), default=0)
-    lines = [f"{row['state'].ljust(width)}  {visible(row['folder'])}" for row in rows]
-    return "\n".join(lines) or "no code is allowed there"
+    lines = []
+    for row in rows:
+        lines.append(f"{row['state'].ljust(width)}  {visible(row['folder'])}")
+        if row["state"] == CHANGED_SINCE:
+            again = f"patchkit allow {shlex.quote(row['folder'])}"
+            lines.append(f"{' ' * width}  next: read it, then {visible(again)}")
+    lines += map(visible, warnings)
+    return "\n".join(lines) or "no patch folder is allowed; allow one with: patchkit allow FOLDER"
 
 
 def catalog_rows(catalog: Catalog, result: Result) -> list[dict[str, Any]]:

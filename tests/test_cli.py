@@ -329,6 +329,14 @@ def test_an_original_that_is_gone_is_named_with_what_mends_it(
     assert demo.read() == A
 
 
+def test_marks_of_list_do_not_run_together(demo: Bench) -> None:
+    demo.patch("p", PATCH.replace("replace_block", "codemod.py:f"), codemod__py="")
+    assert invoke("allow", str(demo.patches)).code == 0
+    demo.patch("p", PATCH.replace("replace_block", "codemod.py:f"), codemod__py="#")
+    said = "its folder was allowed, and has changed since; from "
+    assert said + str(demo.patches / "p") in demo.run("list").out
+
+
 def test_refusal_of_an_unknown_distribution(bench: Bench) -> None:
     bench.patch("p")
     assert "demo-pkg is not installed" in bench.refuse("apply", "p").err

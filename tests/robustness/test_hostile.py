@@ -118,6 +118,7 @@ def test_allowed_code_runs_until_anything_in_its_folder_changes(coded: Bench) ->
         assert "was allowed, and has changed since" in refused.err
         assert not ran(coded)
         assert "changed since" in invoke("allow").out
+        assert f"next: read it, then patchkit allow {coded.patches / 'p'}\n" in invoke("allow").out
         assert invoke("allow", str(coded.patches / "p")).code == 0
         assert run(coded, "apply", "p", "--dry-run").code == 0
 
@@ -134,7 +135,12 @@ def test_revoked(coded: Bench) -> None:
     assert invoke("allow", str(coded.patches)).code == 0
     assert invoke("allow", "--revoke", str(coded.folder)).out == f"revoked  {coded.patches / 'p'}\n"
     assert "nobody has allowed" in run(coded, "apply", "p").err
-    assert invoke("allow").out == "no code is allowed there\n"
+    nothing = invoke("allow", "--revoke", "nowhere")
+    assert (nothing.code, nothing.out) == (
+        0,
+        f"nothing was allowed in {Path('nowhere').resolve()}\n",
+    )
+    assert "allow one with: patchkit allow FOLDER" in invoke("allow").out
     assert invoke("allow", "--revoke").code == 2
     assert not ran(coded)
 
