@@ -200,12 +200,26 @@ def _interpreter_target(python: str) -> Target:
         body = answer.stdout.rpartition("<patchkit>")[2].partition("</patchkit>")[0]
         path = json.loads(body)
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        if isinstance(error, FileNotFoundError) and not os.path.exists(python):
+            what = "file" if os.sep in python else "command on the PATH"
+            raise TargetError(
+                f"--python {python}: there is no such {what}",
+                hint="Give the path of an interpreter or of an environment.",
+            ) from error
         raise TargetError(
-            f"--python {python}: it does not run or does not answer ({type(error).__name__})",
+            f"--python {python}: it does not run or does not answer ({_no_answer(error)})",
             hint="Try it yourself: "
             f"{python} -c 'import sys; print(sys.path)'; or name the folder with --site-packages.",
         ) from error
     return Target(_folders(path), f"python {python}", python)
+
+
+def _no_answer(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or "it cannot be started"
+    if isinstance(error, ValueError):
+        return "it is no Python interpreter, or a broken one"
+    return "it takes longer than a minute"
 
 
 def _folders(path: Iterable[str]) -> tuple[Path, ...]:

@@ -36,13 +36,15 @@ APPLY, REVERT = "apply", "revert"
 class Release:
     """One release and what came of each patch: a row, and checks apply, bytes, revert, trace.
 
-    ``error`` says why the release could not be looked at; then there is nothing else.
+    ``error`` says why the release could not be looked at, ``hint`` what to type then; there is
+    nothing else in that case.
     """
 
     name: str
     version: str
     result: Result
     error: str = ""
+    hint: str = ""
 
 
 def rehearse(
@@ -100,8 +102,7 @@ def _one(
             revert(here, (), everything=True, force=False, known=any_id, notify=notify)
             return _rehearsed(given, patches, here, options, notify)
         except PatchkitError as error:
-            hint = f" ({error.hint})" if error.hint else ""
-            return Release(given, "", Result(()), error.message + hint)
+            return Release(given, "", Result(()), error.message, error.hint)
 
 
 def _rehearsed(
@@ -212,6 +213,7 @@ def release_dict(release: Release) -> dict[str, Any]:
         "release": release.name,
         "version": release.version,
         "error": release.error,
+        "hint": release.hint,
         "patches": [report.row_dict(row) for row in release.result.rows],
         "checks": [report.check_dict(check) for check in release.result.checks],
     }
@@ -222,6 +224,7 @@ def table(releases: Sequence[Release]) -> str:
     parts = []
     for release in releases:
         body = f"error: {release.error}" if release.error else report.table(release.result)
+        body += f"\nhint: {release.hint}" if release.hint else ""
         parts.append(f"{release.name}\n" + "\n".join(f"  {line}" for line in body.splitlines()))
     return "\n".join(parts)
 

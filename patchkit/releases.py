@@ -36,6 +36,8 @@ _UNUSABLE = (
     RuntimeError,
     ValueError,
 )
+# The newest few of all the versions that pip lists, lowest first.
+_VERSIONS = re.compile(r"\(from versions: [^()]*, ([^,()]+(?:, [^,()]+){4})\)")
 _TRY = "Try it yourself: pip download --no-deps "
 
 
@@ -174,5 +176,6 @@ def _run(command: Sequence[str], what: str) -> str:
         raise PatchkitError(f"cannot run {command[0]}: {error.strerror}", hint="") from error
     if done.returncode:
         tail = "\n".join((done.stderr or done.stdout).strip().splitlines()[-5:])
+        tail = _VERSIONS.sub(lambda found: f"(from versions: ..., {found[1]})", tail)
         raise PatchkitError(f"fetching {what} failed:\n{tail}", hint=_TRY + what)
     return done.stdout

@@ -60,7 +60,7 @@ def _repair_folder(store: Store, dry_run: bool) -> Result:
             _carry_out(plan)
         found = map(_would, plan.findings) if dry_run else plan.findings
         changed = tuple(str(store.root / c.path) for c in plan.site.changes)
-        warnings = (*plan.site.warnings, *_afterwards(plan))
+        warnings = (*plan.site.warnings, *_afterwards(plan, "then" if dry_run else "now"))
         return Result((), warnings, changed=changed, repairs=tuple(found))
 
 
@@ -325,10 +325,10 @@ def _carry_out(plan: _Plan) -> None:
     store.let_go(plan.live & plan.kept.keys())
 
 
-def _afterwards(plan: _Plan) -> Iterator[str]:
+def _afterwards(plan: _Plan, when: str) -> Iterator[str]:
     """Say what is to be done next."""
     if plan.dropped is not None or (plan.site.changes and not plan.site.ledger.entries):
         again = " ".join(["patchkit apply", *(plan.dropped or ())])
-        yield f"{plan.store.root}: nothing is recorded then; to apply again: {again}"
+        yield f"{plan.store.root}: nothing is recorded {when}; to apply again: {again}"
     if plan.aside or plan.strays:
         yield f"what was set aside may be removed when nobody misses it: rm -r {plan.store.aside}"

@@ -263,7 +263,10 @@ def test_a_lost_ledger_is_said_by_every_command(demo: Bench) -> None:
     assert {k: v[3] for k, v in demo.state().items() if "lock" not in k} == {
         k: v[3] for k, v in before.items() if "lock" not in k
     }
-    assert demo.run("repair").code == 0
+    assert "nothing is recorded then; to apply again:" in demo.run("repair", "--dry-run").out
+    mended = demo.run("repair")
+    assert mended.code == 0
+    assert "nothing is recorded now; to apply again:" in mended.out
     assert demo.run("status").code == 0
     assert demo.run("apply", "p").code == 0
     assert demo.run("revert", "--all").code == 0

@@ -493,3 +493,17 @@ def test_the_way_from_two_installations_to_one_fits_the_target(tmp_path: Path) -
     assert hints[1].startswith("Remove both: '/x y/python' -m pip uninstall pkg, the same again")
     assert "python -m pip uninstall pkg" in hints[2]
     assert f"'{root}-new'" in hints[2]
+
+
+@pytest.mark.parametrize(
+    ("python", "why"),
+    [
+        ("./nosuch", "there is no such file"),
+        ("nosuch-python", "there is no such command on the PATH"),
+        ("/bin/ls", "it is no Python interpreter, or a broken one"),
+        ("/etc/passwd", "Permission denied"),
+    ],
+)
+def test_why_an_interpreter_does_not_answer_is_said_in_words(python: str, why: str) -> None:
+    with pytest.raises(TargetError, match=why):
+        find_target(python, None, {})

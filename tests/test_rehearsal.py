@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tarfile
 import tempfile
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from patchkit import rehearsal
+from patchkit import rehearsal, releases
 from patchkit.results import Check, Result, Row
 from tests.conftest import PATCH, A, Bench, Outcome, invoke, tree
 from tests.wheels import make_wheel
@@ -118,6 +119,23 @@ def test_what_is_no_release(shelf: Bench, given: str, words: str) -> None:
     outcome = check(shelf, given, "--patch", "p", "--json")
     assert outcome.code == 1
     assert words in outcome.json["releases"][0]["error"]
+    hint = outcome.json["releases"][0]["hint"]
+    assert hint
+    shown = check(shelf, given, "--patch", "p").out
+    assert f"\n  hint: {hint}\n" in shown
+    assert "(" not in shown
+
+
+def test_of_the_versions_there_are_the_newest_few_are_named(
+    shelf: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = ", ".join(f"0.{minor}" for minor in range(100))
+    said = f"ERROR: Could not find a version (from versions: {every})\nERROR: No match"
+    program = f"import sys; sys.exit({said!r})"
+    monkeypatch.setattr(releases, "_pip", lambda: [sys.executable, "-c", program])
+    error = check(shelf, "demo-pkg==9.9", "--patch", "p", "--json").json["releases"][0]["error"]
+    assert "(from versions: ..., 0.95, 0.96, 0.97, 0.98, 0.99)" in error
+    assert "0.94" not in error
 
 
 def test_a_damaged_wheel_and_a_wheel_of_something_else(shelf: Bench) -> None:
