@@ -40,6 +40,8 @@ def test_generated_pages_are_as_the_code_gives_them():
     pages = runpy.run_path(str(DOCS / "generate.py"))["pages"]()
     stale = [name for name, text in pages.items() if page(name) != text]
     assert not stale, "run: python docs/generate.py"
+    assert max(map(len, page("commands.md").splitlines())) <= 90
+    assert "prints in 90 columns" in page("commands.md")
 
 
 @pytest.mark.parametrize("file", PAGES, ids=lambda file: file.name)
