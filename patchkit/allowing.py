@@ -33,7 +33,7 @@ def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of the user's records; raises PatchkitError when there is no home."""
     given = environ.get("XDG_STATE_HOME", "")
     base = given if os.path.isabs(given) else os.path.expanduser("~/.local/state")
-    if not os.path.isabs(base):
+    if not os.path.isabs(base) or (base != given and environ.get("HOME") == ""):
         raise PatchkitError(
             "there is no home folder to keep in what is allowed",
             hint="Set HOME or XDG_STATE_HOME, or give --allow-code DIR each time.",

@@ -256,9 +256,12 @@ class _Runner:
             return Check(subject.patch, KERNEL, first.outcome, detail)
         self.notify(f"running {subject.kernel} on the GPU ...")
         together = [s for s in subjects if s.distribution.key == subject.distribution.key]
+        cache = _jit_cache(subject.distribution, together)
+        if problem := _cannot_make(cache):
+            return Check(subject.patch, KERNEL, FAILED, problem)
         outcome = self.probe(
             "kernel_probe.py",
-            environ={"FLASHINFER_WORKSPACE_BASE": str(_jit_cache(subject.distribution, together))},
+            environ={"FLASHINFER_WORKSPACE_BASE": str(cache)},
             prepend=self.prepend(),
             scenario=subject.kernel,
             bench=self.options.bench,
@@ -276,8 +279,18 @@ def _jit_cache(distribution: Distribution, subjects: Sequence[Subject]) -> Path:
             digest.update(
                 f"{path}\n".encode() + hashlib.sha256((site / path).read_bytes()).digest()
             )
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    home = home if os.path.isabs(home) else os.path.expanduser("~/.cache")
     return Path(home, "patchkit", "jit", digest.hexdigest()[:16])
+
+
+def _cannot_make(folder: Path) -> str:
+    """Say why a folder cannot be made, or ''."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"cannot make {folder}: {error.strerror}; set XDG_CACHE_HOME to a folder of yours"
+    return ""
 
 
 def _understood(document: Mapping[str, Any], argument: Mapping[str, Any]) -> bool:

@@ -263,7 +263,10 @@ def _check_options(*names: str) -> Callable[[F], F]:
             "--trace-on-gpu", is_flag=True, help="Trace on the target's GPU, do not simulate one."
         ),
         click.option(
-            "--timeout", default=300.0, show_default=True, help="Seconds one probe may take."
+            "--timeout",
+            default=300.0,
+            show_default=True,
+            help="Seconds one probe may take.",
         ),
     ]
 
@@ -293,6 +296,8 @@ def _options(
         raise click.UsageError(
             "--gpu asks for the kernel check, and --check or --skip leave it out"
         )
+    if not timeout > 0:  # nan is not either
+        raise click.UsageError("--timeout takes a number of seconds above 0")
     if bench and not gpu:
         raise click.UsageError("--bench measures on the GPU; give --gpu too")
 
@@ -330,9 +335,11 @@ def _ask_for_reports(
     if github and session.as_json:
         raise click.UsageError("give --json or --github, not both")
     files = [file for file in (junit, html, bench) if file is not None]
-    if len(set(files)) < len(files):
+    if len({os.path.realpath(file) for file in files}) < len(files):
         raise click.UsageError("two reports name the same file")
     for file in files:
+        if file.is_dir():
+            raise PatchkitError(f"cannot write {file}: it is a folder", hint="Name a file.")
         if not file.parent.is_dir():
             raise PatchkitError(
                 f"cannot write {file}: no folder {file.parent}",

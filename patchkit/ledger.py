@@ -254,7 +254,7 @@ def _entry_from_dict(name: str, value: Mapping[str, Any]) -> LedgerEntry:
             for path, splices in sorted(value["splices"].items())
         },
         trace=None if value["trace"] is None else _trace_from_dict(value["trace"]),
-        kernel=typed(value["kernel"], str),
+        kernel=typed(value.get("kernel", ""), str),  # it came after the first ledgers
     )
 
 

@@ -21,7 +21,6 @@ from patchkit.plaintext import one_line, plain, visible
 from patchkit.results import PROVEN, SKIPPED, Check, FileDiff, Result, Row
 
 JSON_SCHEMA = 1
-BENCH_SCHEMA = 1
 CHANGED_SINCE = "changed since"
 
 _GOOD = ("applied", "already applied", "reverted", "fits", "ok")
@@ -161,10 +160,10 @@ def allowed(rows: Sequence[Mapping[str, str]], warnings: Sequence[str]) -> str:
     width = max((len(row["state"]) for row in rows), default=0)
     lines = []
     for row in rows:
-        lines.append(f"{row['state'].ljust(width)}  {visible(row['folder'])}")
+        lines.append(f"{row['state'].ljust(width)}  {one_line(row['folder'])}")
         if row["state"] == CHANGED_SINCE:
             again = f"patchkit allow {shlex.quote(row['folder'])}"
-            lines.append(f"{' ' * width}  next: read it, then {visible(again)}")
+            lines.append(f"{' ' * width}  next: read it, then {one_line(again)}")
     lines += map(visible, warnings)
     return "\n".join(lines) or "no patch folder is allowed; allow one with: patchkit allow FOLDER"
 
@@ -202,10 +201,16 @@ def check_dict(check: Check) -> dict[str, Any]:
 
 
 def bench(result: Result) -> str:
-    """Return what the kernel check measured as a JSON document (docs/gpu.md)."""
+    """Return what the kernel check measured as a JSON document (docs/gpu.md).
+
+    Raises PatchkitError when nothing was: an earlier file is left alone then.
+    """
     found = next((check.bench for check in result.checks if check.bench), None)
-    nothing = {"schema": BENCH_SCHEMA, "error": "nothing was measured"}
-    return json.dumps(found or nothing, indent=2) + "\n"
+    if not found:
+        raise PatchkitError(
+            "nothing was measured, so --bench writes nothing", hint="See the check."
+        )
+    return json.dumps(found, indent=2) + "\n"
 
 
 def document(

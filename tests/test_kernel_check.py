@@ -15,6 +15,7 @@ from packaging.version import Version
 from patchkit import checks
 from patchkit.checks import KERNEL, Options, Subject, run_checks
 from patchkit.environment import Distribution, Target
+from patchkit.errors import PatchkitError
 from patchkit.probing import ProbeOutcome
 from patchkit.report import bench as bench_text
 from patchkit.report import table
@@ -162,8 +163,40 @@ def test_bench_is_written_or_says_that_there_is_none(
     measured = {"schema": 1, "throughput": []}
     check = verdict(monkeypatch, tmp_path, bench=measured)
     assert json.loads(bench_text(Result((), checks=(check,)))) == measured
-    nothing = json.loads(bench_text(Result(())))
-    assert nothing == {"schema": 1, "error": "nothing was measured"}
+    with pytest.raises(PatchkitError, match="nothing was measured"):
+        bench_text(Result(()))
+
+
+def test_an_earlier_bench_is_left_alone_when_nothing_is_measured(demo: Bench) -> None:
+    assert demo.run("apply", "p").code == 0
+    Path("b.json").write_text("earlier")
+    outcome = demo.run("verify", "--gpu", "--bench", "b.json")
+    assert outcome.code == 1
+    assert "nothing was measured" in outcome.out
+    assert Path("b.json").read_text() == "earlier"
+
+
+def test_a_cache_that_cannot_be_made(demo: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    demo.patch("p", WITH_KERNEL)
+    assert demo.run("apply", "p").code == 0
+    Path("file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path("file").resolve()))
+    (check,) = demo.run("verify", "--gpu", "--json").json["checks"]
+    assert check["detail"].startswith(f"cannot make {Path('file').resolve()}/patchkit/jit/")
+    assert "XDG_CACHE_HOME" in check["detail"]
+
+
+def test_a_ledger_from_before_the_check(demo: Bench) -> None:
+    assert demo.run("apply", "p").code == 0
+    file = demo.site / ".patchkit/ledger.json"
+    file.write_text(json.dumps(without_kernel(json.loads(file.read_text()))))
+    assert demo.run("status", "--json").states["p"] == "applied"
+
+
+def without_kernel(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {k: without_kernel(v) for k, v in value.items() if k != "kernel"}
 
 
 def test_modules_are_cached_by_what_is_built(
@@ -216,18 +249,23 @@ def test_a_run_that_ran_nothing_on_the_gpu_has_failed(demo: Bench) -> None:
     assert demo.run("apply", "p").code == 0
     outcome = demo.run("verify", "--gpu")
     assert outcome.code == 1
-    assert "nothing was run on the GPU: no patch that is as recorded has a kernel check" in outcome.out
+    assert "nothing was run on the GPU: no patch that is as recorded has" in outcome.out
 
 
 def test_usage(applied: Bench) -> None:
     alone = (["--check", "kernel"], ["--bench", "b.json"])
     against = (["--gpu", "--skip", "kernel"], ["--gpu", "--check", "bytes"])
+    timeouts = (["--timeout", "nan"], ["--timeout", "-1"])
+    for options in timeouts:
+        assert applied.run("verify", *options).code == 2
     for options in (*alone, *against):
         outcome = applied.run("verify", *options)
         assert outcome.code == 2
         assert "--gpu" in outcome.err
-    outcome = applied.run("verify", "--gpu", "--bench", "b.json", "--html", "b.json")
-    assert (outcome.code, "the same file" in outcome.err) == (2, True)
+    for other in ("b.json", "../cwd/b.json"):
+        outcome = applied.run("verify", "--gpu", "--bench", "b.json", "--html", other)
+        assert (outcome.code, "the same file" in outcome.err) == (2, True)
+    assert "it is a folder" in applied.refuse("verify", "--gpu", "--bench", "").err
 
 
 def test_the_table_and_the_check_go_together(demo: Bench) -> None:

@@ -672,10 +672,10 @@ def nvcc_version() -> tuple[int, int] | None:
     if program is None:
         return None
     try:
-        text = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+        asked = subprocess.run([program, "--version"], capture_output=True, errors="replace")
     except OSError:
         return None
-    found = re.search(r"release (\d+)\.(\d+)", text)
+    found = re.search(r"release (\d+)\.(\d+)", asked.stdout)
     return (int(found[1]), int(found[2])) if found else None
 
 
