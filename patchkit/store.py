@@ -455,7 +455,7 @@ class Store:
         kept = [*keep, *(c.before for c in changes if c.before)]
         kept += [snapshot for rows in kept_bytecode.values() for _, snapshot in rows]
         names = sorted(own | ({snapshot.digest for snapshot in kept} - self._objects()))
-        self._write_journal_of([], new_text, names)  # should we be cut off in the next lines
+        self._write_journal_of([], self._ledger_digest(), names)  # should we be cut off here
         for snapshot in kept:
             self._keep(snapshot)
         rows = [
@@ -468,15 +468,16 @@ class Store:
             }
             for c in changes
         ]
-        self._write_journal_of(rows, new_text, names)
+        self._write_journal_of(rows, text_digest(new_text), names)
 
     def _write_journal_of(
-        self, changes: list[dict[str, Any]], new_text: str | None, objects: list[str]
+        self, changes: list[dict[str, Any]], ledger_after: str | None, objects: list[str]
     ) -> None:
+        """Write the journal. Until it names the changes, no ledger but the one before is right."""
         document = {
             "schema": JOURNAL_SCHEMA,
             "ledger_before": self._ledger_digest(),
-            "ledger_after": text_digest(new_text),
+            "ledger_after": ledger_after,
             "objects": objects,
             "changes": changes,
         }
@@ -712,20 +713,22 @@ class Store:
         """Say whether ledger and files are both from before the run, or both from after it.
 
         Where they are not, the ledger was lost or replaced meanwhile, and any of the kept bytes
-        may be the only copy of an original.
+        may be the only copy of an original. A ledger alone, gone or older, does not show that the
+        run came to its end: where files were to change, one has to be what it was to be.
         """
         ledgers = (journal["ledger_before"], journal["ledger_after"])
         if (now := self._ledger_digest()) not in ledgers:
             return False
-        other = "before" if now == ledgers[1] != ledgers[0] else "after"
+        sealed = now == ledgers[1] != ledgers[0]
+        rows = [c for c in journal["changes"] if identity(c["before"]) != identity(c["after"])]
         try:
-            return not any(
-                identity(change["before"]) != identity(change["after"])
-                and same_as(self.snapshot(change["path"]), change[other])
-                for change in journal["changes"]
-            )
+            found = [(self.snapshot(row["path"]), row) for row in rows]
         except StoreError:
             return False
+        if sealed and rows and not any(same_as(file, row["after"]) for file, row in found):
+            return False
+        other = "before" if sealed else "after"
+        return not any(same_as(file, row[other]) for file, row in found)
 
     def journal_problem(self) -> str:
         """Say why :meth:`recover` could not do its work, or return ''; raises NewerStateError."""

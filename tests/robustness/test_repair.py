@@ -429,6 +429,50 @@ def test_a_repair_that_is_killed_is_done_by_the_next(
     assert {k: v[3] for k, v in after.items()} == {k: v[3] for k, v in before.items()}
 
 
+@pytest.mark.parametrize("then", ["repair", "revert --all", "apply p"])
+@pytest.mark.parametrize("damage", [lost, "restored"])
+def test_a_ledger_lost_while_originals_were_being_kept(
+    bench: Bench, then: str, damage: Callable[[Bench], None] | str
+) -> None:
+    """The run was cut off before its journal named a change: its ledger to come is not proven."""
+    bench.install({"demo_pkg/__init__.py": b"", F: A, "demo_pkg/b.py": A + b"#\n"})
+    bench.patch("o", PATCH.replace("demo_pkg/a.py", "demo_pkg/b.py"))
+    bench.patch("p")
+    before = bench.state()
+    assert bench.run("apply", "p").code == 0
+    older = ledger(bench).read_bytes()
+    assert bench.run("apply", "o").code == 0
+    command = ["revert", "--all"] if damage is lost else ["revert", "o"]
+    really = Store._keep
+
+    def action() -> Outcome:
+        Store._keep = lambda *_: os.kill(os.getpid(), 9)  # type: ignore[assignment,return-value]
+        return bench.run(*command)
+
+    assert forked(action).code == -9
+    assert Store._keep is really
+    if callable(damage):
+        damage(bench)
+    else:
+        ledger(bench).write_bytes(older)
+    bench.run(*then.split())
+    bench.run("repair")
+    bench.run("revert", "--all")
+    after = without_state(bench.state())
+    assert {k: v[3] for k, v in after.items()} == {k: v[3] for k, v in before.items()}
+
+
+def test_a_ledger_lost_in_a_revert_of_files_that_were_changed_since(demo: Bench) -> None:
+    """No file is what the run was to make it: nothing shows that it came to its end."""
+    assert demo.run("apply", "p").code == 0
+    kill_at(demo, "a.py", "revert", "p")
+    lost(demo)
+    (demo.site / F).write_bytes(b"mine\n")
+    demo.run("repair")
+    assert demo.read() == A
+    assert b"mine\n" in aside(demo).values()
+
+
 # Rights
 
 
