@@ -186,6 +186,12 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"?')
 _FILE_ROW = re.compile(r':\s*(?=\{\s*"bytecode":)')
 
+_ADDED_ROW = re.compile(
+    r'"path":\s*("(?:[^"\\\n]|\\.)*"),\s*"before":\s*(?:'
+    r'null,\s*"after":\s*\{\s*"sha256":\s*"([0-9a-f]{64})"'
+    r'|\{\s*"sha256":\s*"([0-9a-f]{64})"[^{}]*\},\s*"after":\s*null)'
+)
+
 
 def salvage_strings(text: str) -> Iterator[tuple[str, int]]:
     """Give every JSON string on a line of a damaged text, and where it ends."""
@@ -203,6 +209,18 @@ def salvage_files(text: str) -> dict[str, FileEntry]:
         with suppress(KeyError, TypeError, ValueError, AttributeError, RecursionError):
             if row:
                 found[path] = _file_from_dict(path, decoder.raw_decode(text, row.end())[0])
+    return found
+
+
+def salvage_added(text: str) -> set[tuple[str, str]]:
+    """Return path and digest of files that a damaged journal says a patch had added.
+
+    Nothing was there before, or nothing is to be there after.
+    """
+    found = set()
+    for match in _ADDED_ROW.finditer(text):
+        with suppress(ValueError):
+            found.add((json.loads(match[1]), match[2] or match[3]))
     return found
 
 

@@ -8,13 +8,22 @@ the digest of the file on disk agrees with it.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from patchkit.environment import Distribution, Target, distributions_in, linked_folder
 from patchkit.errors import LedgerError, NewerStateError, StoreError
 from patchkit.journal import Change, Snapshot, digest_of
-from patchkit.ledger import FileEntry, Ledger, compose, salvage_files, salvage_strings
+from patchkit.ledger import (
+    FileEntry,
+    Ledger,
+    compose,
+    salvage_added,
+    salvage_files,
+    salvage_strings,
+)
 from patchkit.manifest import path_problem
 from patchkit.results import Notify, Repair, Result
 from patchkit.sites import SitePlan, back_to_pristine, parent_folders, stores_of
@@ -25,6 +34,7 @@ REMOVED = "removed"
 SET_ASIDE = "set aside"
 ROLLED_BACK = "rolled back"
 UNDECIDED = "undecided"
+_DRIFTED = re.compile(r"\.drifted-[0-9a-f]{8}$")  # sites.keep_beside: the user's, never a patch's
 _STATE_FILES = ("ledger.json", "journal.json", "journal.done")
 
 
@@ -174,13 +184,13 @@ class _Listed:
 
 def _look_at_files(plan: _Plan, texts: str) -> None:
     """Decide about every file of the distributions that the state has to do with."""
-    known, words = salvage_files(texts), _words(texts)
+    known, words, added = salvage_files(texts), _words(texts), salvage_added(texts)
     recorded = {file.path for file in plan.site.ledger.files}
     listed = _listed(plan, words)
     unlisted = {w for w in words if w not in listed and _may_be_added(plan.store, w)}
     for path in sorted((listed.keys() | known.keys() | unlisted) - recorded):
         try:
-            _look_at(plan, path, listed.get(path), known.get(path), words)
+            _look_at(plan, path, listed.get(path), known.get(path), added)
         except StoreError as error:
             plan.say(path, UNDECIDED, error.message, _reinstall(listed.get(path)))
     for path in _begun(plan.store, listed.keys() | known.keys()):
@@ -202,7 +212,10 @@ def _remove_begun(plan: _Plan, path: str) -> None:
     except StoreError as error:
         plan.say(path, UNDECIDED, error.message, f"Look at it, then remove it: rm {path}")
         return
-    plan.say(path, REMOVED, "begun by a run that was cut off")
+    if current is None:
+        return
+    where = _keep_aside(plan, path, current)
+    plan.say(path, REMOVED, f"begun by a run that was cut off; kept as {where}")
     plan.site.changes.insert(0, Change(path, current, None, folders=folders))
 
 
@@ -226,13 +239,17 @@ def _listed(plan: _Plan, words: set[str]) -> dict[str, _Listed]:
 
 
 def _may_be_added(store: Store, word: str) -> bool:
-    return (
-        not path_problem(word) and not word.endswith(".pyc") and os.path.isfile(store.root / word)
-    )
+    if path_problem(word) or word.endswith(".pyc") or _DRIFTED.search(word):
+        return False
+    return os.path.isfile(store.root / word)
 
 
 def _look_at(
-    plan: _Plan, path: str, listed: _Listed | None, known: FileEntry | None, words: set[str]
+    plan: _Plan,
+    path: str,
+    listed: _Listed | None,
+    known: FileEntry | None,
+    added: set[tuple[str, str]],
 ) -> None:
     store = plan.store
     current = store.snapshot(path)
@@ -248,8 +265,9 @@ def _look_at(
     originals = sorted(right & plan.kept.keys())
     if len(originals) == 1:
         _put_back(plan, path, current, plan.kept[originals[0]], known)
-    elif listed is None and (known is None or known.pristine is None):
-        _remove_added(plan, path, current, known, words)
+    elif current and listed is None and (known is None or known.pristine is None):
+        certain = (path, current.digest) in added or (known and known.patched == current.digest)
+        _remove_added(plan, path, current, known, bool(certain))
     elif right or (known and current):
         what = "it was changed" if current else "it is missing"
         plan.say(path, UNDECIDED, f"{what}, and no original is kept", _reinstall(listed))
@@ -269,24 +287,34 @@ def _put_back(
         whose = "the file there was" if current else "the kept original"
         detail = f"as RECORD lists it, with the mode of {whose}"
     if current and not (known and known.patched == current.digest):
-        name = f"{path.rpartition('/')[2]}-{current.digest[:12]}"
-        plan.aside[name] = current
-        detail += f"; what was there is kept as {plan.store.aside / name}"
+        detail += f"; what was there is kept as {_keep_aside(plan, path, current)}"
     plan.say(path, PUT_BACK, detail)
     back_to_pristine(plan.site, entry, current, kept.data)
 
 
 def _remove_added(
-    plan: _Plan, path: str, current: Snapshot | None, known: FileEntry | None, words: set[str]
+    plan: _Plan, path: str, current: Snapshot, known: FileEntry | None, certain: bool
 ) -> None:
-    """Take out a file that no RECORD lists if its digest is in the state: a patch added it."""
-    if current and current.digest in words:
-        plan.say(path, REMOVED, "a patch had added it")
+    """Take out a file that no RECORD lists, where the state says that a patch added those bytes."""
+    full = plan.store.root / path
+    if certain and not _DRIFTED.search(path):
         folders = known.folders if known else tuple(parent_folders(path))
         back_to_pristine(plan.site, replace(_entry(path), folders=folders), current, None)
-    elif current and known:
-        hint = f"Look at it, then remove it: rm {plan.store.root / path}"
+        detail = f"a patch had added it; kept as {_keep_aside(plan, path, current)}"
+        plan.say(path, REMOVED, detail)
+    elif known:
+        hint = f"Look at it, then remove it: rm {full}"
         plan.say(path, UNDECIDED, "a patch had added it, and it was changed since", hint)
+    else:
+        hint = f"If a patch had added it: rm {full}. Else reinstall the distribution it belongs to."
+        plan.say(path, UNDECIDED, "the damaged state names it, and no RECORD lists it", hint)
+
+
+def _keep_aside(plan: _Plan, path: str, current: Snapshot) -> Path:
+    """Plan a copy of a file that is replaced or removed, and return where."""
+    name = f"{path.rpartition('/')[2]}-{current.digest[:12]}"
+    plan.aside[name] = current
+    return plan.store.aside / name
 
 
 def _entry(path: str) -> FileEntry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import py_compile
@@ -275,6 +276,65 @@ def test_an_added_file_that_was_changed_is_named(demo: Bench) -> None:
     assert outcome.code == 1
     assert f"rm {demo.site / ADDED}" in outcome.out
     assert (demo.site / ADDED).read_text() == "X = 2\n"
+
+
+def test_what_was_removed_is_kept_aside(demo: Bench) -> None:
+    demo.patch("p", PATCH + ADD)
+    assert demo.run("apply", "p").code == 0
+    added = demo.read(ADDED)
+    truncated(demo)
+    assert demo.run("repair").code == 0
+    assert not (demo.site / ADDED).exists()
+    assert added in aside(demo).values()
+
+
+def test_a_drifted_file_that_revert_kept_is_not_removed(demo: Bench) -> None:
+    """The journal says that nothing was there before: the copy is the user's all the same."""
+    assert demo.run("apply", "p").code == 0
+    (demo.site / F).write_bytes(b"mine\n")
+    kill_at(demo, "journal.done", "revert", "--force", "--all")
+    (copy,) = demo.site.glob("demo_pkg/a.py.drifted-*")
+    (demo.site / STATE / "journal.json").rename(demo.site / STATE / "journal.done")
+    with (demo.site / STATE / "journal.done").open("a") as file:
+        file.write("]")
+    assert demo.run("repair").code == 0
+    assert copy.read_bytes() == b"mine\n"
+
+
+def mtime_renamed(bench: Bench, file: str = F) -> None:
+    document = json.loads(ledger(bench).read_text())
+    document["files"][file]["m"] = document["files"][file].pop("mtime_ns")
+    ledger(bench).write_text(json.dumps(document, indent=2, sort_keys=True))
+
+
+def test_a_package_file_is_not_taken_for_one_that_a_patch_added(demo: Bench) -> None:
+    """Neither its row in the ledger nor RECORD can be read."""
+    assert demo.run("apply", "p").code == 0
+    patched = demo.read()
+    mtime_renamed(demo)
+    (demo.site / "demo_pkg-1.0.dist-info/RECORD").write_bytes(b"\xff")
+    outcome = demo.run("repair")
+    assert outcome.code == 1
+    assert ["undecided", str(demo.site / F)] in [li.split() for li in outcome.out.splitlines()]
+    assert demo.read() == patched
+
+
+@pytest.mark.parametrize("where", ["patches", "files"])
+def test_a_ledger_that_names_a_file_of_somebody_else(demo: Bench, where: str) -> None:
+    """It holds the digest of that file as well, but not as that of what a patch had added."""
+    assert demo.run("apply", "p").code == 0
+    mine = demo.site / "mine.py"
+    mine.write_bytes(b"MINE = 1\n")
+    document = json.loads(ledger(demo).read_text())
+    row = dict(document["files"][F], pristine=None)
+    document["files"]["mine.py"] = row if where == "files" else None
+    document["patches"]["p"]["title"] = hashlib.sha256(mine.read_bytes()).hexdigest()
+    ledger(demo).write_text(json.dumps(document, sort_keys=True))
+    outcome = demo.run("repair")
+    assert outcome.code == 1
+    assert ["undecided", str(mine)] in [li.split() for li in outcome.out.splitlines()]
+    assert mine.read_bytes() == b"MINE = 1\n"
+    assert demo.read() == A
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
