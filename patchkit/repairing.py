@@ -35,6 +35,9 @@ SET_ASIDE = "set aside"
 ROLLED_BACK = "rolled back"
 UNDECIDED = "undecided"
 _DRIFTED = re.compile(r"\.drifted-[0-9a-f]{8}$")  # sites.keep_beside: the user's, never a patch's
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._]+)-([A-Za-z0-9._+!]+)\.dist-info")
+_OPEN = "undecided-"
+_PYC = b"\r\n"  # bytes 2 and 3 of all bytecode; sources that begin so do not matter
 _STATE_FILES = ("ledger.json", "journal.json", "journal.done")
 
 
@@ -88,7 +91,11 @@ def _would(found: Repair) -> Repair:
 
 @dataclass
 class _Plan:
-    """What is wrong in one folder, and what to do about it."""
+    """What is wrong in one folder, and what to do about it.
+
+    Kept bytes that are ``live`` are in place and go; those ``held`` stay, for what is undecided.
+    ``earlier`` are copies of unusable state, set aside by a repair that left something undecided.
+    """
 
     store: Store
     site: SitePlan
@@ -97,7 +104,14 @@ class _Plan:
     strays: list[str] = field(default_factory=list)
     findings: list[Repair] = field(default_factory=list)
     live: set[str] = field(default_factory=set)
+    held: set[str] = field(default_factory=set)
+    earlier: list[str] = field(default_factory=list)
     dropped: tuple[str, ...] | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Say whether nothing is undecided."""
+        return all(found.ok for found in self.findings)
 
     def say(self, path: str, action: str, detail: str, hint: str = "") -> None:
         full = str(self.store.root / path)
@@ -109,11 +123,16 @@ def _plan(store: Store) -> _Plan:
     ledger, problem = _usable_ledger(store)
     plan = _Plan(store, SitePlan(store, Ledger() if problem else ledger))
     plan.kept = dict(_unnamed_originals(store, plan.site.ledger))
-    texts = _set_state_aside(plan, problem) if problem else ""
+    plan.earlier = [p.name for p in sorted(store.aside.glob(f"{_OPEN}*"))]
+    names = [f"{store.aside.name}/{name}" for name in plan.earlier]
+    states = _states(store, [*_STATE_FILES, *names] if problem else names)
     if problem:
         plan.dropped = tuple(entry.id for entry in ledger.entries)
-    if problem or plan.kept:
-        _look_at_files(plan, texts)
+    if states or problem or plan.kept:
+        _look_at_files(plan, "\n".join(states.values()))
+        _look_at_originals(plan)
+    for name in sorted(states.keys() - set(names)):
+        _set_aside(plan, name, problem)
     _look_at_strays(plan)
     return plan
 
@@ -152,23 +171,19 @@ def _unnamed_originals(store: Store, ledger: Ledger) -> Iterator[tuple[str, Snap
             yield found.digest, found
 
 
-def _set_state_aside(plan: _Plan, problem: str) -> str:
-    """Plan copies of the unusable state, and return all that is written in it."""
-    texts = []
-    for name in _STATE_FILES:
-        data = plan.store.read_state(name)
-        if data is not None:
-            texts.append(data.decode("utf-8", "replace"))
-            _aside(plan, f"{plan.store.folder.name}/{name}", problem)
-    return "\n".join(texts)
+def _states(store: Store, names: Iterable[str]) -> dict[str, str]:
+    """Return the texts of those files of the state folder that are there."""
+    found = ((name, store.read_state(name)) for name in names)
+    return {name: data.decode("utf-8", "replace") for name, data in found if data is not None}
 
 
-def _aside(plan: _Plan, path: str, why: str) -> None:
-    snapshot = plan.store.snapshot(path)
-    if snapshot is not None:
-        name = f"{path.rpartition('/')[2]}-{snapshot.digest[:12]}"
-        plan.aside[name] = snapshot
-        plan.say(path, SET_ASIDE, f"as {plan.store.aside / name}: {why}")
+def _set_aside(plan: _Plan, name: str, problem: str) -> None:
+    """Plan a copy of an unusable file of the state; the next repair reads it while it is open."""
+    path = f"{plan.store.folder.name}/{name}"
+    if snapshot := plan.store.snapshot(path):
+        copy = f"{'' if plan.settled else _OPEN}{name}-{snapshot.digest[:12]}"
+        plan.aside[copy] = snapshot
+        plan.say(path, SET_ASIDE, f"as {plan.store.aside / copy}: {problem}")
 
 
 # Files
@@ -189,10 +204,15 @@ def _look_at_files(plan: _Plan, texts: str) -> None:
     listed = _listed(plan, words)
     unlisted = {w for w in words if w not in listed and _may_be_added(plan.store, w)}
     for path in sorted((listed.keys() | known.keys() | unlisted) - recorded):
+        so_far = len(plan.findings)
         try:
             _look_at(plan, path, listed.get(path), known.get(path), added)
         except StoreError as error:
             plan.say(path, UNDECIDED, error.message, _reinstall(listed.get(path)))
+        if not all(found.ok for found in plan.findings[so_far:]):
+            plan.held |= listed[path].digests if path in listed else set()
+            plan.held |= {known[path].pristine or ""} if path in known else set()
+    plan.held &= plan.kept.keys()
     for path in _begun(plan.store, listed.keys() | known.keys()):
         _remove_begun(plan, path)
 
@@ -331,10 +351,27 @@ def _reinstall(listed: _Listed | None) -> str:
 # The state folder
 
 
+def _look_at_originals(plan: _Plan) -> None:
+    """Hold the originals of which no RECORD can say whose they are, as one cannot be read."""
+    read = {d.dist_info for d in distributions_in(plan.store.root)}
+    unread = sorted(set(plan.store.root.glob("*.dist-info")) - read)
+    for digest, kept in sorted(plan.kept.items()) if unread else ():
+        if digest in plan.live | plan.held or kept.data[2:4] == _PYC:
+            continue
+        plan.held.add(digest)
+        detail = f"the original of a file, and RECORD cannot be read: {', '.join(map(str, unread))}"
+        hint = "Reinstall what has no readable RECORD, then: patchkit repair"
+        names = [_REQUIREMENT.fullmatch(folder.name) for folder in unread]
+        if all(names):
+            wanted = " ".join(f"{name[1]}=={name[2]}" for name in names if name)
+            hint = f"pip install --force-reinstall --no-deps {wanted}, then: patchkit repair"
+        plan.say(f"{plan.store.folder.name}/objects/{digest}", UNDECIDED, detail, hint)
+
+
 def _look_at_strays(plan: _Plan) -> None:
     """Plan to set aside what nothing needs, unless its bytes are in place."""
     for path in plan.store.strays(plan.site.ledger):
-        if path.rpartition("/")[2] not in plan.live:
+        if path.rpartition("/")[2] not in plan.live | plan.held:
             plan.strays.append(path)
             detail = f"in {plan.store.aside}: nothing that is recorded needs it"
             plan.say(path, SET_ASIDE, detail)
@@ -350,13 +387,22 @@ def _carry_out(plan: _Plan) -> None:
     if site.changes or plan.dropped is not None:
         store.stage(site.changes, site.ledger, repairing=True)
         site.seal()
-    store.let_go(plan.live & plan.kept.keys())
+    store.let_go((plan.live - plan.held) & plan.kept.keys())
+    for name in plan.earlier if plan.settled else ():
+        store.rename_aside(name, name.removeprefix(_OPEN))
 
 
 def _afterwards(plan: _Plan, when: str) -> Iterator[str]:
     """Say what is to be done next."""
+    root, aside = plan.store.root, plan.store.aside
     if plan.dropped is not None or (plan.site.changes and not plan.site.ledger.entries):
         again = " ".join(["patchkit apply", *(plan.dropped or ())])
-        yield f"{plan.store.root}: nothing is recorded {when}; to apply again: {again}"
-    if plan.aside or plan.strays:
-        yield f"what was set aside may be removed when nobody misses it: rm -r {plan.store.aside}"
+        yield f"{root}: nothing is recorded {when}; to apply again: {again}"
+    if not plan.dropped and any(found.action == PUT_BACK for found in plan.findings):
+        yield f"{root}: files that patches had added may be left: no whole ledger names them"
+    if plan.earlier and not plan.settled:
+        forget = " ".join(str(aside / name) for name in plan.earlier)
+        yield f"should what is undecided be right as it is, let repair forget it with: rm {forget}"
+    originals = any(path.rpartition("/")[2] in plan.kept for path in plan.strays)
+    if (plan.aside or plan.strays) and plan.settled and not originals and when == "now":
+        yield f"what was set aside may be removed when nobody misses it: rm -r {aside}"

@@ -78,7 +78,7 @@ class Store:
 
     @property
     def aside(self) -> Path:
-        """Where a repair puts what it replaces; no command reads what lies there."""
+        """Where a repair puts what it replaces; only the next repair may read it."""
         return self.folder / ASIDE
 
     @property
@@ -509,6 +509,11 @@ class Store:
         """Move something that lies in the state folder to where a repair puts things aside."""
         self._step("create", f"{STATE_FOLDER}/{ASIDE}", make_folder)
         self._step("move", path, lambda p: p.replace(self.aside / p.name))
+
+    def rename_aside(self, name: str, new: str) -> None:
+        """Give something that was set aside another name."""
+        path = f"{STATE_FOLDER}/{ASIDE}/{name}"
+        self._step("rename", path, lambda p: p.replace(self.aside / new))
 
     def let_go(self, digests: Iterable[str]) -> None:
         """Drop kept bytes that are in place again."""

@@ -74,6 +74,18 @@ def aside(bench: Bench) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.iterdir()} if folder.is_dir() else {}
 
 
+def kept(bench: Bench) -> set[bytes]:
+    return {p.read_bytes() for p in (bench.site / STATE / "objects").iterdir()}
+
+
+def undecided(outcome: Outcome) -> set[str]:
+    """Return the paths that repair could not decide about; it then exits 1."""
+    rows = [line.split() for line in outcome.out.splitlines()]
+    found = {row[-1] for row in rows if row[:1] == ["undecided"]}
+    assert outcome.code == (1 if found else 0), outcome
+    return found
+
+
 def clean(bench: Bench) -> None:
     """Nothing is recorded, nothing is left over, and the next apply and revert work."""
     found = bench.run("verify", "--json").json
@@ -109,7 +121,7 @@ def test_originals_come_back_and_the_bad_ledger_is_kept(
     done = demo.run("repair")
     assert (done.code, done.err) == (0, "")
     same = would.out.replace("would be ", "").replace("recorded then", "recorded now")
-    assert done.out.split() == same.split()
+    assert done.out.partition("warning: what was set aside may")[0].split() == same.split()
     assert demo.read() == A
     after = without_state(demo.state())
     rest = before.keys() - {f"demo_pkg/__pycache__/{n}" for n in os.listdir(demo.site / "demo_pkg")}
@@ -215,7 +227,8 @@ def test_two_originals_for_one_file_are_not_chosen_between(demo: Bench) -> None:
     assert "undecided" in outcome.out
     assert "demo-pkg==1.0 rival==1.0" in outcome.out
     assert demo.read() == patched
-    assert {A, other} <= set(aside(demo).values())
+    assert {A, other} <= kept(demo)
+    assert demo.run("repair").code == 1
 
 
 def test_a_wrong_record_is_not_believed_against_the_kept_original(demo: Bench) -> None:
@@ -227,7 +240,7 @@ def test_a_wrong_record_is_not_believed_against_the_kept_original(demo: Bench) -
     patched = demo.read()
     assert demo.run("repair").code == 1
     assert demo.read() == patched
-    assert A in aside(demo).values()
+    assert A in kept(demo)
 
 
 @pytest.mark.parametrize("row", ["", "demo_pkg/a.py,,\n"])
@@ -252,6 +265,73 @@ def test_a_file_behind_a_linked_folder_is_named_and_not_written(demo: Bench) -> 
     assert outcome.code == 1
     assert "lies behind a link" in outcome.out
     assert tree(elsewhere) == before
+
+
+def test_what_is_undecided_stays_so_until_it_is_right(bench: Bench) -> None:
+    """One original of two is lost, and the state that names the file is unusable."""
+    bench.install({"demo_pkg/__init__.py": b"", F: A, "demo_pkg/b.py": A + b"#\n"})
+    edit = PATCH.partition("[[edit]]")[2].replace("a.py", "b.py")
+    bench.patch("p", f"{PATCH}\n[[edit]]{edit}")
+    assert bench.run("apply", "p").code == 0
+    (bench.site / STATE / "objects" / hashlib.sha256(A + b"#\n").hexdigest()).unlink()
+    bad = ledger(bench).read_bytes()
+    there = {str(bench.site / "demo_pkg/b.py")}
+    assert undecided(bench.run("repair")) == there
+    assert bench.read() == A
+    for command in ("repair", "repair --dry-run", "repair"):
+        outcome = bench.run(*command.split())
+        assert undecided(outcome) == there
+        assert "forget it with: rm" in outcome.out
+        assert "may be removed" not in outcome.out
+    (bench.site / "demo_pkg/b.py").write_bytes(A + b"#\n")
+    assert bench.run("repair").out == "nothing to repair\n"
+    (name,) = (n for n, data in aside(bench).items() if data == bad)
+    assert name.startswith("ledger.json-")
+    clean(bench)
+    (bench.site / "demo_pkg/b.py").write_bytes(b"mine\n")
+    assert bench.run("repair").out == "nothing to repair\n"
+
+
+@pytest.mark.parametrize("damage", [lost, cut_to_nothing])
+def test_an_original_stays_when_no_record_can_say_whose_it_is(
+    demo: Bench, damage: Callable[[Bench], None]
+) -> None:
+    py_compile.compile(str(demo.site / F))
+    assert demo.run("apply", "p").code == 0
+    damage(demo)
+    record = demo.site / "demo_pkg-1.0.dist-info/RECORD"
+    text = record.read_bytes()
+    record.write_bytes(b"\xff")
+    name = hashlib.sha256(A).hexdigest()
+    for _ in range(2):
+        outcome = demo.run("repair")
+        assert undecided(outcome) == {str(demo.site / STATE / "objects" / name)}
+        assert "demo_pkg==1.0" in outcome.out
+        assert "rm -r" not in outcome.out
+    record.write_bytes(text)
+    assert demo.run("repair").code == 0
+    assert demo.read() == A
+    clean(demo)
+
+
+def test_an_added_file_whose_digest_is_torn_off_is_named(demo: Bench) -> None:
+    demo.patch("p", PATCH + ADD)
+    assert demo.run("apply", "p").code == 0
+    text = ledger(demo).read_text()
+    ledger(demo).write_text(text[: text.index(ADDED) + len(ADDED) + 4])
+    assert undecided(demo.run("repair")) == {str(demo.site / ADDED)}
+    assert undecided(demo.run("repair")) == {str(demo.site / ADDED)}
+    shutil.rmtree((demo.site / ADDED).parent)
+    clean(demo)
+
+
+def test_what_a_lost_ledger_leaves_behind_is_said(demo: Bench) -> None:
+    demo.patch("p", PATCH + ADD)
+    assert demo.run("apply", "p").code == 0
+    lost(demo)
+    outcome = demo.run("repair")
+    assert outcome.code == 0
+    assert "files that patches had added may be left" in outcome.out
 
 
 # More than one file, patch, distribution, folder
