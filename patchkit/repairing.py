@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from patchkit.environment import Distribution, Target, distributions_in, linked_folder
-from patchkit.errors import LedgerError, NewerStateError, StoreError
+from patchkit.errors import LedgerError, NewerStateError, PatchkitError, StoreError
 from patchkit.journal import Change, Snapshot, digest_of
 from patchkit.ledger import (
     FileEntry,
@@ -46,13 +46,22 @@ def repair(target: Target, *, dry_run: bool, notify: Notify) -> Result:
 
     A ledger that is whole is kept, and what it records is left alone. What cannot be decided is
     named, with what mends it. Raises PatchkitError when a newer patchkit wrote the state, before
-    any folder is touched, or when something cannot be written.
+    any folder is touched, or when something cannot be written: that is a finding where folders
+    before that one were repaired.
     """
     stores = stores_of(target, notify)
     for store in stores:
         with store.reading():
             store.journal_problem()  # a newer patchkit's state is refused here
-    results = [_repair_folder(store, dry_run) for store in stores]
+    results: list[Result] = []
+    for store in stores:
+        try:
+            results.append(_repair_folder(store, dry_run))
+        except PatchkitError as error:
+            if not any(result.repairs for result in results):
+                raise
+            failed = Repair(str(store.folder), UNDECIDED, error.message, False, error.hint)
+            results.append(Result((), repairs=(failed,)))
     return Result(
         (),
         warnings=tuple(w for r in results for w in r.warnings),

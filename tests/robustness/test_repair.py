@@ -193,6 +193,39 @@ def test_newer_state_in_one_folder_keeps_the_others_as_they_are(
     assert (demo.state(), tree(other)) == before
 
 
+def test_an_error_in_one_folder_does_not_hide_what_was_done_before(
+    demo: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from patchkit.environment import Target
+    from patchkit.errors import StoreError
+    from patchkit.repairing import repair
+
+    assert demo.run("apply", "p").code == 0
+    third = demo.folder / "third"
+    others = (demo.folder / "other", third)
+    for other in others:
+        shutil.copytree(demo.site, other)
+        (other / STATE / "ledger.json").unlink()
+    truncated(demo)
+    really = Store.stage
+
+    def stage(self: Store, *args: object, **rest: object) -> None:
+        if self.root == others[0]:
+            raise StoreError("no space", hint="Free some.")
+        really(self, *args, **rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Store, "stage", stage)
+    found = repair(Target((demo.site, *others), "all"), dry_run=False, notify=print)
+    assert not found.ok
+    rows = [(f.path, f.action, f.hint) for f in found.repairs if f.action != "set aside"]
+    failed = (str(others[0] / STATE), "undecided", "Free some.")
+    put_back = [(str(site / F), "put back", "") for site in (demo.site, third)]
+    assert rows == [put_back[0], failed, put_back[1]]
+    shutil.rmtree(demo.site / STATE)
+    with pytest.raises(StoreError):
+        repair(Target(others, "all"), dry_run=False, notify=print)
+
+
 # What cannot be decided
 
 
