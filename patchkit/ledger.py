@@ -186,6 +186,8 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"?')
 _FILE_ROW = re.compile(r':\s*(?=\{\s*"bytecode":)')
 
+_LONGEST_ROW = 1 << 16
+_MOST_FAILED = 500
 _ADDED_ROW = re.compile(
     r'"path":\s*("(?:[^"\\\n]|\\.)*"),\s*"before":\s*(?:'
     r'null,\s*"after":\s*\{\s*"sha256":\s*"([0-9a-f]{64})"'
@@ -196,19 +198,33 @@ _ADDED_ROW = re.compile(
 def salvage_strings(text: str) -> Iterator[tuple[str, int]]:
     """Give every JSON string on a line of a damaged text, and where it ends."""
     for match in _STRING.finditer(text):  # each character is looked at once: no quote, no matter
+        found = match.group()
+        if "\\" not in found and len(found) > 1 and found[-1] == '"':
+            yield found[1:-1], match.end()
+            continue
         with suppress(ValueError):
-            yield json.loads(match.group()), match.end()
+            yield json.loads(found), match.end()
 
 
 def salvage_files(text: str) -> dict[str, FileEntry]:
-    """Return the file entries that can still be read in a damaged ledger."""
+    """Return the file entries that can still be read in a damaged ledger.
+
+    It takes bounded time: no row is that long, and damage leaves few that cannot be read.
+    """
     found = {}
-    decoder = json.JSONDecoder()
+    decoder, past, failed = json.JSONDecoder(), 0, 0
     for path, end in salvage_strings(text):
-        row = _FILE_ROW.match(text, end)
-        with suppress(KeyError, TypeError, ValueError, AttributeError, RecursionError):
-            if row:
-                found[path] = _file_from_dict(path, decoder.raw_decode(text, row.end())[0])
+        row = _FILE_ROW.match(text, end) if end >= past else None
+        if row is None:
+            continue
+        try:
+            value, size = decoder.raw_decode(text[row.end() : row.end() + _LONGEST_ROW])
+            found[path] = _file_from_dict(path, value)
+            past = row.end() + size
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+            failed += 1
+            if failed > _MOST_FAILED:
+                break
     return found
 
 

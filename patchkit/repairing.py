@@ -36,6 +36,7 @@ ROLLED_BACK = "rolled back"
 UNDECIDED = "undecided"
 _DRIFTED = re.compile(r"\.drifted-[0-9a-f]{8}$")  # sites.keep_beside: the user's, never a patch's
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._]+)-([A-Za-z0-9._+!]+)\.dist-info")
+_MOST_WORDS = 200_000  # each costs a look at the disk; no real ledger has that many
 _OPEN = "undecided-"
 _PYC = b"\r\n"  # bytes 2 and 3 of all bytecode; sources that begin so do not matter
 _STATE_FILES = ("ledger.json", "journal.json", "journal.done")
@@ -249,8 +250,13 @@ def _remove_begun(plan: _Plan, path: str) -> None:
 
 
 def _words(texts: str) -> set[str]:
-    """Return every JSON string in texts, however damaged they are: paths and digests."""
-    return {text for text, _ in salvage_strings(texts)}
+    """Return the JSON strings in texts, however damaged they are; of very many, the first."""
+    words: set[str] = set()
+    for word, _ in salvage_strings(texts):
+        words.add(word)
+        if len(words) == _MOST_WORDS:
+            break
+    return words
 
 
 def _listed(plan: _Plan, words: set[str]) -> dict[str, _Listed]:

@@ -7,6 +7,7 @@ import json
 import os
 import py_compile
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -644,6 +645,30 @@ def test_a_ledger_lost_in_a_revert_of_files_that_were_changed_since(demo: Bench)
     demo.run("repair")
     assert demo.read() == A
     assert b"mine\n" in aside(demo).values()
+
+
+NESTED = ('"a": {"bytecode":' * 500 + "1" + "}" * 500 + ",") * 1700
+ROW = (
+    '{"bytecode":[],"folders":[],"link":null,"mode":0,"mtime_ns":0,"patched":"%064d",'
+    '"pristine":null}'
+)
+BOMBS = {
+    "strings": lambda: ",".join(f'"{n}"' for n in range(1_300_000)),
+    "nested": lambda: "{" + NESTED,
+    "unclosed": lambda: '"a":{"bytecode":[],"b":' * 650_000,
+    "rows": lambda: ",".join(f'"d/{n}":' + ROW % n for n in range(40_000)),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_crafted_ledger_takes_bounded_time(demo: Bench, bomb: str) -> None:
+    assert demo.run("apply", "p").code == 0
+    ledger(demo).write_text(BOMBS[bomb]())
+    assert ledger(demo).stat().st_size < 1 << 24
+    begun = time.process_time()
+    assert demo.run("repair").code == 0
+    assert time.process_time() - begun < 20
+    assert demo.read() == A
 
 
 # Rights
