@@ -15,6 +15,7 @@ import errno
 import fcntl
 import json
 import os
+import shlex
 import stat
 import sys
 import time
@@ -658,7 +659,11 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise store_error("read", path, error) from error
+            refusal = store_error("read", path, error)
+            if error.errno in (errno.EFBIG, errno.EINVAL):  # patchkit writes no such file
+                moved = f"mv {shlex.quote(str(path))} {shlex.quote(f'{path.parent}-{path.name}')}"
+                refusal.hint = f"Move it away, then mend the rest: {moved}; patchkit repair"
+            raise refusal from error
 
     def _read_text(self, path: Path) -> str | None:
         data = self.read_state(path.name)

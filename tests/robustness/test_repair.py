@@ -7,6 +7,7 @@ import json
 import os
 import py_compile
 import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -122,6 +123,7 @@ def test_originals_come_back_and_the_bad_ledger_is_kept(
     done = demo.run("repair")
     assert (done.code, done.err) == (0, "")
     same = would.out.replace("would be ", "").replace("recorded then", "recorded now")
+    assert "may be removed" not in would.out
     assert done.out.partition("warning: what was set aside may")[0].split() == same.split()
     assert demo.read() == A
     after = without_state(demo.state())
@@ -668,6 +670,23 @@ def test_a_crafted_ledger_takes_bounded_time(demo: Bench, bomb: str) -> None:
     begun = time.process_time()
     assert demo.run("repair").code == 0
     assert time.process_time() - begun < 20
+    assert demo.read() == A
+
+
+@pytest.mark.parametrize("what", ["large", "folder"])
+@pytest.mark.parametrize("command", ["repair", "repair --dry-run", "status"])
+def test_a_ledger_that_patchkit_never_wrote(demo: Bench, what: str, command: str) -> None:
+    assert demo.run("apply", "p").code == 0
+    if what == "large":
+        os.truncate(ledger(demo), (1 << 24) + 1)
+    else:
+        ledger(demo).unlink()
+        ledger(demo).mkdir()
+    hint = demo.refuse(*command.split()).err.splitlines()[-1]
+    move, _, then = hint.partition(": ")[2].partition(": ")[2].partition("; ")
+    assert then.startswith("patchkit repair")
+    subprocess.run(move, shell=True, check=True)
+    assert demo.run("repair").code == 0
     assert demo.read() == A
 
 
