@@ -110,6 +110,7 @@ class _Plan:
     store: Store
     site: SitePlan
     kept: dict[str, Snapshot] = field(default_factory=dict)
+    damaged: set[str] = field(default_factory=set)
     aside: dict[str, Snapshot] = field(default_factory=dict)
     strays: list[str] = field(default_factory=list)
     findings: list[Repair] = field(default_factory=list)
@@ -133,12 +134,13 @@ def _plan(store: Store) -> _Plan:
     ledger, problem = _usable_ledger(store)
     plan = _Plan(store, SitePlan(store, Ledger() if problem else ledger))
     plan.kept = dict(_unnamed_originals(store, plan.site.ledger))
+    plan.damaged = _object_names(store, plan.site.ledger) - plan.kept.keys()
     plan.earlier = [p.name for p in sorted(store.aside.glob(f"{_OPEN}*"))]
     names = [f"{store.aside.name}/{name}" for name in plan.earlier]
     states = _states(store, [*_STATE_FILES, *names] if problem else names)
     if problem:
         plan.dropped = tuple(entry.id for entry in ledger.entries)
-    if states or problem or plan.kept:
+    if states or problem or plan.kept or plan.damaged:
         _look_at_files(plan, "\n".join(states.values()))
         _look_at_originals(plan)
     for name in sorted(states.keys() - set(names)):
@@ -179,6 +181,13 @@ def _unnamed_originals(store: Store, ledger: Ledger) -> Iterator[tuple[str, Snap
         found = store.snapshot(path) if os.path.isfile(store.root / path) else None
         if found and path == f"{store.folder.name}/objects/{found.digest}":
             yield found.digest, found
+
+
+def _object_names(store: Store, ledger: Ledger) -> set[str]:
+    """Return the digests that kept bytes are called by, damaged ones too, if no entry has them."""
+    strays = [path for path in store.strays(ledger) if os.path.isfile(store.root / path)]
+    names = {path.rpartition("/")[2] for path in strays if "/objects/" in path}
+    return {name for name in names if re.fullmatch(r"[0-9a-f]{64}", name)}
 
 
 def _states(store: Store, names: Iterable[str]) -> dict[str, str]:
@@ -222,7 +231,7 @@ def _look_at_files(plan: _Plan, texts: str) -> None:
         if not all(found.ok for found in plan.findings[so_far:]):
             plan.held |= listed[path].digests if path in listed else set()
             plan.held |= {known[path].pristine or ""} if path in known else set()
-    plan.held &= plan.kept.keys()
+    plan.held &= plan.kept.keys() | (set() if texts else plan.damaged)
     for path in _begun(plan.store, listed.keys() | known.keys()):
         _remove_begun(plan, path)
 
@@ -264,7 +273,8 @@ def _listed(plan: _Plan, words: set[str]) -> dict[str, _Listed]:
     found: dict[str, _Listed] = {}
     for distribution in distributions_in(plan.store.root):
         rows = {p: r.sha256 for p, r in distribution.record.items() if not path_problem(p)}
-        if not any(sha256 in plan.kept or path in words for path, sha256 in rows.items()):
+        named = plan.kept.keys() | plan.damaged
+        if not any(sha256 in named or path in words for path, sha256 in rows.items()):
             continue
         for path, sha256 in rows.items():
             old = found.get(path, _Listed(frozenset(), ()))
@@ -402,7 +412,7 @@ def _carry_out(plan: _Plan) -> None:
     if site.changes or plan.dropped is not None:
         store.stage(site.changes, site.ledger, repairing=True)
         site.seal()
-    store.let_go((plan.live - plan.held) & plan.kept.keys())
+    store.let_go((plan.live - plan.held) & (plan.kept.keys() | plan.damaged))
     for name in plan.earlier if plan.settled else ():
         store.rename_aside(name, name.removeprefix(_OPEN))
 

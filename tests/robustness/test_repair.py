@@ -516,6 +516,18 @@ def test_a_damaged_original_is_set_aside_and_named(demo: Bench) -> None:
     assert b"damaged" in aside(demo).values()
 
 
+def test_a_damaged_original_of_a_lost_ledger_still_names_its_file(demo: Bench) -> None:
+    assert demo.run("apply", "p").code == 0
+    lost(demo)
+    (demo.site / STATE / "objects" / hashlib.sha256(A).hexdigest()).write_bytes(b"damaged")
+    for command in ("repair --dry-run", "repair", "repair"):
+        assert undecided(demo.run(*command.split())) == {str(demo.site / F)}
+    (demo.site / F).write_bytes(A)
+    assert demo.run("repair").code == 0
+    assert not (demo.site / STATE / "objects").exists() or not kept(demo)
+    clean(demo)
+
+
 # Interrupted runs
 
 
