@@ -48,12 +48,18 @@ def write_temporary(path: Path, snapshot: Snapshot) -> None:
 
 def make_folder(path: Path) -> None:
     """Make a folder with the mode and owner of the one it lies in, unless it is there."""
-    try:
-        path.mkdir()
-    except FileExistsError:
-        if not path.is_dir():
+    while True:
+        try:
+            path.mkdir()
+            break
+        except FileExistsError:
+            try:
+                found = os.lstat(path)
+            except FileNotFoundError:
+                continue  # another process removed it just now
+            if stat.S_ISDIR(found.st_mode) or path.is_dir():
+                return
             raise
-        return
     parent = os.stat(path.parent)
     os.chmod(path, stat.S_IMODE(parent.st_mode))
     keep_owner(path, parent.st_uid, parent.st_gid)

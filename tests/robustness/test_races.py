@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from patchkit.files import make_folder
 from tests.conftest import A, Bench, Outcome, assert_refusal
 from tests.processes import open_up, unprivileged
 from tests.robustness.conftest import Figure
@@ -86,6 +87,23 @@ def test_case_20_many_at_once(tmp_path: Path, monkeypatch, figure: Figure, long:
     assert without_bytecode(bench) == pristine
     assert not (bench.site / ".patchkit").exists()
     assert [*scene.nothing_lost()] == []
+
+
+def test_a_folder_that_another_process_removes_meanwhile(tmp_path: Path, monkeypatch) -> None:
+    """It is there when it is to be made, and gone when it is looked at: it is made again."""
+    folder, really = tmp_path / "new", os.mkdir
+    folder.mkdir()
+
+    def mkdir(path, *more, **options):
+        try:
+            really(path, *more, **options)
+        finally:
+            monkeypatch.setattr(os, "mkdir", really)
+            folder.rmdir()
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    make_folder(folder)
+    assert folder.is_dir()
 
 
 def has_open(process: int, file: Path) -> bool:
