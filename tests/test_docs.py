@@ -252,7 +252,8 @@ def test_every_test_that_shows_a_guarantee_exists():
 
 
 def test_every_guarantee_is_shown_by_a_test():
-    rows = [row for table in tables(page("guarantees.md")) for row in table]
+    promises = page("guarantees.md").partition("harness figures: end")[2]
+    rows = [row for table in tables(promises) for row in table]
     assert len(rows) > 25
     assert [row[0] for row in rows if "::test_" not in row[2]] == []
 
