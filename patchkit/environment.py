@@ -204,7 +204,7 @@ def _interpreter_target(python: str) -> Target:
             what = "file" if os.sep in python else "command on the PATH"
             raise TargetError(
                 f"--python {python}: there is no such {what}",
-                hint="Give the path of an interpreter or of an environment.",
+                hint="Give an interpreter or an environment, or a folder with --site-packages.",
             ) from error
         raise TargetError(
             f"--python {python}: it does not run or does not answer ({_no_answer(error)})",
