@@ -134,13 +134,10 @@ def _figures(benches: Mapping[str, Any]) -> Iterator[str]:
     if rows:
         yield "### Cost of the patch\n"
         yield _table(["file", "what", "original", "patched", "difference"], rows)
-    rates: _Cells = {
-        name: {(r.k, r.m): _cell(r.rate, " GB/s", r.us) for r in plots.rates(bench)}
-        for name, bench in benches.items()
-    }
     yield from _charted(
-        benches, "gpu-throughput.svg", "Throughput of the kernel", ["K", "M"], rates
+        benches, "gpu-throughput.svg", "Throughput of the kernel", ["K", "M"], _rates(benches)
     )
+    yield from _sized("Throughput, MXFP4", ["K", "M"], _rates(benches, "throughput_mxfp4"))
     ratios: _Cells = {
         name: {(s.m,): _cell(s.ratio, _TIMES, s.eager, s.graph) for s in plots.speedups(bench)}
         for name, bench in benches.items()
@@ -164,16 +161,28 @@ def _machines(facts: Mapping[str, Mapping[str, str]]) -> str:
 def _charted(
     benches: Mapping[str, Any], file: str, title: str, keys: list[str], cells: _Cells
 ) -> Iterator[str]:
-    """Give a chart and its table: a row for each size, a column for each document with figures."""
+    """Give a chart and its table."""
     name, _ = _chart(benches, _CHARTS[file])
-    if not name:
-        return
+    if name:
+        yield from _sized(title, keys, cells, f"![{title}, {name}]({file})\n")
+
+
+def _rates(benches: Mapping[str, Any], key: str = "throughput") -> _Cells:
+    return {
+        name: {(r.k, r.m): _cell(r.rate, " GB/s", r.us) for r in plots.rates(bench, key)}
+        for name, bench in benches.items()
+    }
+
+
+def _sized(title: str, keys: list[str], cells: _Cells, *before: str) -> Iterator[str]:
+    """Give a table: a row for each size, a column for each document with figures."""
     known = {name: values for name, values in cells.items() if values}
     sizes = sorted({size for values in known.values() for size in values})
     numbers = {size: [f"{number:.0f}" for number in size] for size in sizes}
     rows = [[*numbers[size], *(v.get(size, "") for v in known.values())] for size in sizes]
-    yield f"### {title}\n\n![{title}, {name}]({file})\n"
-    yield _table([*keys, *known], rows)
+    if rows:
+        yield "\n".join([f"### {title}\n", *before])
+        yield _table([*keys, *known], rows)
 
 
 def _cell(value: float, unit: str, *times: float | None) -> str:

@@ -48,10 +48,10 @@ class Speedup(NamedTuple):
     graph: float | None
 
 
-def rates(bench: object) -> list[Rate]:
-    """Return what is known of the throughput, by size."""
+def rates(bench: object, key: str = "throughput") -> list[Rate]:
+    """Return what is known of the throughput under a key, by size."""
     found = []
-    for row in _rows(bench, "throughput"):
+    for row in _rows(bench, key):
         m, k, size = (_number(row.get(key), 1) for key in ("m", "k", "bytes"))
         rate = _number(row.get("gb_s"), 0)
         if m and k and size and rate is not None:

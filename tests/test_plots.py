@@ -59,6 +59,7 @@ def made_up() -> dict[str, Any]:
             "copy_gb_s": 2345.6,
         },
         "throughput": [rate(m, k) for m, k in SIZES],
+        "throughput_mxfp4": [rate(64, 8192)],
         "eager": {
             "m": 1,
             "k": 256,
@@ -338,6 +339,7 @@ def test_files_give_charts_and_tables(tmp_path: Path, measured: Any):
     lines = found["gpu.md"].splitlines()
     assert "| K | M | g-0.6.3 | g-0.6.12 |" in lines
     assert sum(line.startswith("| 4096 |") for line in lines) == 17
+    assert any(line.startswith("| 8192 | 64 | ") for line in lines)
     assert sum("ratio 1.000" in line for line in lines) == 2
     assert "0.6.13" not in found["gpu.md"]
     assert lines[:2] + lines[-2:] == ["# Page", "", "", "More."]

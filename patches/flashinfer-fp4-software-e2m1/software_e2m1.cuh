@@ -84,15 +84,23 @@ __device__ __forceinline__ float2 e2m1x2_byte_scaled_e4m3_to_float2(uint32_t byt
 // Load sixteen bytes at once where the address allows it: FlashInfer's type has an alignment of 4.
 template <class Vector>
 __device__ __forceinline__ Vector patchkit_load(Vector const* from) {
-  static_assert(sizeof(Vector) == 16);
+  static_assert(sizeof(Vector) % 16 == 0);
   if (reinterpret_cast<uintptr_t>(from) % 16 != 0) {
     return *from;
   }
-  uint4 const bits = *reinterpret_cast<uint4 const*>(from);
-  return reinterpret_cast<Vector const&>(bits);
+  Vector vector;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(Vector) / 16); ++i) {
+    reinterpret_cast<uint4*>(&vector)[i] = reinterpret_cast<uint4 const*>(from)[i];
+  }
+  return vector;
 }
 
 #define PATCHKIT_LOAD(from) patchkit_load(from)
+
+// Sixteen values a thread, eight bytes of codes.
+#define PATCHKIT_ELTS_PER_THREAD(kind) (kind == BlockScaleQuantizationType::FP16_TO_FP4 ? 16 : 8)
+#define PATCHKIT_OUT uint64_t
 
 }  // namespace kernels
 }  // namespace tensorrt_llm

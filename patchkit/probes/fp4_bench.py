@@ -19,10 +19,14 @@ from typing import Any
 SIZES = (
     *((1 << m, 4096) for m in range(0, 17)),
     (4096, 1024),
+    (4096, 2880),
     (4096, 7168),
     (4096, 16384),
     (16384, 8192),
+    (32768, 2880),
 )
+#: The same for MXFP4. Up to 0.6.7.post3 K must be a multiple of 128.
+MXFP4_SIZES = ((1, 4096), (64, 4096), (1024, 4096), (4096, 4096), (16384, 8192), (32768, 2816))
 #: Rows of the decode block.
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 HIDDEN, INNER = 4096, 12288
@@ -39,7 +43,9 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 def measure(probe: Any) -> dict[str, Any]:
     """Measure everything; returns a JSON object (docs/gpu.md says what is in it)."""
-    found = {"schema": 1, "machine": machine(probe), "throughput": throughput(probe)}
+    found = {"schema": 1, "machine": machine(probe)}
+    found["throughput"] = [size_rate(probe, m, k) for m, k in SIZES]
+    found["throughput_mxfp4"] = [size_rate(probe, m, k, 32) for m, k in MXFP4_SIZES]
     if probe.function is not probe.original:
         found["eager"] = eager(probe)
         found["replay"] = replay(probe)
@@ -119,20 +125,16 @@ def input_of(probe: Any, m: int, k: int) -> tuple[Any, Any]:
     return x, torch.tensor([448.0], device=probe.device)
 
 
-def throughput(probe: Any) -> list[dict[str, Any]]:
-    """Measure the kernel over size, by replays of many captured calls."""
-    return [size_rate(probe, m, k) for m, k in SIZES]
-
-
-def size_rate(probe: Any, m: int, k: int) -> dict[str, Any]:
+def size_rate(probe: Any, m: int, k: int, vec: int = 16) -> dict[str, Any]:
     """Count the bytes the kernel must move, each once, against its time in a replayed graph.
 
-    Calls take turns over inputs that together outgrow the caches.
+    ``vec`` is the number of values that share a scale: 16 for NVFP4, 32 for MXFP4. Calls take turns
+    over inputs that together outgrow the caches.
     """
-    moved = m * k * 2 + m * k // 2 + m * k // 16
+    moved = m * k * 2 + m * k // 2 + m * k // vec
     number = max(2, min(64, FLUSHED // (m * k * 2)))
     given = [input_of(probe, m, k) for _ in range(number)]
-    graph = captured(probe.torch, [lambda g=g: probe.original(*g) for g in given])  # type: ignore[misc]
+    graph = captured(probe.torch, [lambda g=g: probe.original(*g, vec, vec == 32) for g in given])  # type: ignore[misc]
     times = [t / number for t in gpu_times(probe.torch, graph.replay, 3)]
     rate = moved / statistics.median(times) / 1000
     return {"m": m, "k": k, "bytes": moved, "us": spread(times), "gb_s": round(rate, 1)}

@@ -841,7 +841,13 @@ def run(probe: Probe, argument: Mapping[str, Any], document: dict[str, Any]) -> 
     if probe.torch.cuda.device_count() > 1:
         probe.attempt("devices", f"{styles[0].name}, cuda:1", check_other_device, styles[0])
     if argument["bench"]:
-        document["bench"] = importlib.import_module("fp4_bench").measure(probe)
+        probe.attempt("measurements", "all", measure, document)
+
+
+def measure(probe: Probe, document: dict[str, Any]) -> str:
+    """Measure what ``--bench`` asks for."""
+    document["bench"] = importlib.import_module("fp4_bench").measure(probe)
+    return ""
 
 
 def mostly_wrong(probe: Probe) -> bool:
