@@ -34,7 +34,8 @@ def unexplained(store: Store, ledger: Ledger) -> list[str]:
     """Return the files whose originals are kept though no ledger says that they are patched.
 
     Only those that differ from RECORD, which lists the very bytes that are kept: the ledger was
-    lost, and ``repair`` puts them back. What outlived a reinstall or an upgrade is not among them.
+    lost, or a run was killed and the file then changed; ``repair`` puts them back. What outlived a
+    reinstall or an upgrade is not among them.
     """
     kept = {path.rpartition("/")[2] for path in store.strays(ledger)}
     if not kept:
@@ -58,8 +59,8 @@ def ledger_lost(store: Store, ledger: Ledger) -> list[str]:
     if not (files := unexplained(store, ledger)):
         return []
     return [
-        f"{store.root}: patched, and no ledger says by what: {', '.join(files)}; the originals are "
-        "kept: put them back with: patchkit repair"
+        f"{store.root}: not as installed, and no ledger says why: {', '.join(files)}; the "
+        "originals are kept: put them back with: patchkit repair"
     ]
 
 
@@ -135,8 +136,8 @@ def _unlisted(
 def _mend(store: Store, ledger: Ledger, distribution: Distribution, path: str) -> str:
     if path in unexplained(store, ledger):
         return (
-            "Its original is kept, and the ledger that said so is lost. Put it back, then apply "
-            "again: patchkit repair"
+            "Its original is kept, though no ledger says so. Put it back, then apply again: "
+            "patchkit repair"
         )
     return _reinstall(distribution)
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from patchkit.environment import STATE_FOLDER, linked_folder
+from patchkit.environment import STATE_FOLDER, distributions_in, linked_folder
 from patchkit.errors import LedgerError, NewerStateError, PatchkitError, StoreError
 from patchkit.files import (
     changed_meanwhile,
@@ -437,7 +437,7 @@ class Store:
     def roll_back_after(self, error: BaseException) -> None:
         """Take back what was staged, because of ``error``, which the caller raises again."""
         try:
-            self.recover()
+            self.recover(died=False)
         except PatchkitError as second:
             if isinstance(error, PatchkitError):
                 error.hint = (
@@ -677,17 +677,20 @@ class Store:
 
     # Recovery
 
-    def recover(self) -> None:
+    def recover(self, *, died: bool = True) -> None:
         """Finish or roll back what an interrupted run left; does nothing when there is none.
 
         A file that holds neither the bytes from before nor those that were to come was changed
-        by someone else since: it is left alone.
+        by someone else since: it is left alone. Its original is kept when the run ``died``, for it
+        may have been the run's own bytes that were written over.
         """
         with self._refusing():
             if not self.interrupted():
                 return
             wanted = self._wanted()
             journal = self._journal()
+            if died:
+                wanted |= self._overwritten(journal)
             if self._journal_path.exists():
                 self._recover_from(journal)
             self._finish(wanted if self._agrees(journal) else self._objects())
@@ -740,6 +743,35 @@ class Store:
         other = "before" if sealed else "after"
         return not any(same_as(file, row[other]) for file, row in found)
 
+    def _sealed(self, journal: dict[str, Any]) -> bool:
+        """Say whether the ledger is the one that was to come: then the run came to its end."""
+        before, after = journal["ledger_before"], journal["ledger_after"]
+        return bool(self._ledger_digest() == after != before)
+
+    def _foreign(self, journal: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the rows whose files are neither as before the run nor as they were to be."""
+        if self._sealed(journal):
+            return []
+        return [row for row in journal["changes"] if row["before"] and self._is_foreign(row)]
+
+    def _is_foreign(self, row: dict[str, Any]) -> bool:
+        try:
+            found = self.snapshot(row["path"])
+        except StoreError:
+            return True
+        return not same_as(found, row["before"]) and not same_as(found, row["after"])
+
+    def _overwritten(self, journal: dict[str, Any]) -> set[str]:
+        """Return the digests of originals whose files someone else wrote since.
+
+        RECORD still lists them. What a reinstall or an upgrade wrote over is not among them.
+        """
+        before = {(row["path"], row["before"]["sha256"]) for row in self._foreign(journal)}
+        if not before:
+            return set()
+        listed = [row for found in distributions_in(self.root) for row in found.record.values()]
+        return {sha256 for _, sha256 in before & {(row.path, row.sha256) for row in listed}}
+
     def journal_problem(self) -> str:
         """Say why :meth:`recover` could not do its work, or return ''; raises NewerStateError."""
         self._wanted()
@@ -756,13 +788,15 @@ class Store:
 
     def _recover_from(self, journal: dict[str, Any]) -> None:
         """Roll back every change that can be; the first error is raised after the others."""
-        before, after = journal["ledger_before"], journal["ledger_after"]
-        now = self._ledger_digest()
-        if now == after and before != after:
+        if self._sealed(journal):
             return
         self.notify("rolling back an interrupted run ...")
         errors = []
+        gone = {row["before"]["sha256"] for row in self._foreign(journal)}
         for change in reversed(journal["changes"]):
+            added = change["after"] if change["before"] is None else None
+            if added and added["sha256"] in gone:
+                continue  # the copy that a forced revert made of a file that was changed again
             try:
                 with self._refusing():
                     self._roll_back(change)

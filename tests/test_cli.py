@@ -254,7 +254,7 @@ def test_a_lost_ledger_is_said_by_every_command(demo: Bench) -> None:
     for command in ("status", "revert --all", "revert p", "verify p"):
         outcome = demo.run(*command.split())
         assert outcome.code == 1, command
-        problem = f"problem: {demo.site}: patched, and no ledger says by what: demo_pkg/a.py"
+        problem = f"problem: {demo.site}: not as installed, and no ledger says why: demo_pkg/a.py"
         assert problem in outcome.out
         assert repair in outcome.out
         assert "left over" not in outcome.out

@@ -18,7 +18,7 @@ def test_case_28_killed_at_any_call(
     tmp_path: Path, figure: Figure, long: bool, situation: str
 ) -> None:
     """At every call that changes something, in every write, and again while that is mended."""
-    twice = 2 if long else 15
+    twice = 2 if long else 30
     points = sweep(tmp_path, "kills", situation, figure, "kill points tried", stride=1, twice=twice)
     assert points > 150
 

@@ -584,6 +584,77 @@ def test_interrupted(
     assert {k: v[3] for k, v in after.items()} == {k: v[3] for k, v in before.items()}
 
 
+def die_letting_go(bench: Bench, *args: str) -> None:
+    """Run a command that is killed when it is about to drop bytes that it kept."""
+    really = Store._step
+
+    def action() -> Outcome:
+        def step(self: Store, verb: str, path: str, act: Callable[[Path], object]) -> None:
+            if verb == "remove" and "/objects/" in path:
+                os.kill(os.getpid(), 9)
+            really(self, verb, path, act)
+
+        Store._step = step  # type: ignore[method-assign]
+        return bench.run(*args)
+
+    assert forked(action).code == -9
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_written_over_after_an_apply_that_was_killed(bench: Bench, again: bool) -> None:
+    """The roll-back leaves what is not the run's own alone, and does not let the original go."""
+    bench.install({"demo_pkg/__init__.py": b"", F: A, "demo_pkg/b.py": A + b"# b\n"})
+    edit = PATCH.partition("[[edit]]")[2].replace("a.py", "b.py")
+    bench.patch("p", f"{PATCH}\n[[edit]]{edit}")
+    before = bench.state()
+    kill_at(bench, "b.py", "apply", "p")
+    (bench.site / F).write_bytes(b"mine\n")
+    if again:
+        die_letting_go(bench, "apply", "p")
+    refused = bench.run("apply", "p")
+    assert refused.code == 1
+    assert "patchkit repair" in refused.err
+    assert bench.read() == b"mine\n"
+    said = bench.run("status")
+    assert said.code == 1
+    assert f"not as installed, and no ledger says why: {F}" in said.out
+    assert bench.run("repair").code == 0
+    assert {k: v[3] for k, v in without_state(bench.state()).items()} == {
+        k: v[3] for k, v in before.items()
+    }
+    assert b"mine\n" in aside(bench).values()
+    assert bench.run("apply", "p").code == 0
+    assert bench.run("revert", "--all").code == 0
+
+
+def test_installed_again_after_an_apply_that_was_killed(bench: Bench) -> None:
+    """What an upgrade wrote over is not a lost original."""
+    two_files(bench)
+    kill_at(bench, "b.py", "apply", "p")
+    shutil.rmtree(bench.site / "demo_pkg-1.0.dist-info")
+    newer = A.replace(b"return s(x)", b"return s(x, 1)")
+    bench.install({"demo_pkg/__init__.py": b"", F: newer, "demo_pkg/b.py": newer}, version="1.1")
+    (begun,) = [k for k in bench.state() if k.endswith("py.patchkit-tmp")]
+    before = {k: v[3] for k, v in without_state(bench.state()).items() if k != begun}
+    assert bench.run("apply", "p").code == 0
+    assert bench.run("revert", "p").code == 0
+    assert {k: v[3] for k, v in bench.state().items()} == before
+
+
+def test_written_over_after_a_forced_revert_that_was_killed(bench: Bench) -> None:
+    """The copy of the first changed file stays: nothing else holds those bytes."""
+    two_files(bench)
+    assert bench.run("apply", "p").code == 0
+    (bench.site / F).write_bytes(b"first\n")
+    kill_at(bench, "b.py", "revert", "--force", "p")
+    assert bench.read() == A
+    (bench.site / F).write_bytes(b"second\n")
+    assert bench.run("revert", "--force", "p").code == 0
+    found = {p.read_bytes() for p in (bench.site / "demo_pkg").iterdir() if p.is_file()}
+    assert {A, b"first\n", b"second\n"} <= found
+    assert bench.read() == A
+
+
 @pytest.mark.parametrize("at", ["ledger.json-", "objects/", "journal.json", "a.py", "b.py", "done"])
 @pytest.mark.parametrize("damage", [truncated, lost])
 def test_a_repair_that_is_killed_is_done_by_the_next(
