@@ -25,7 +25,7 @@ from patchkit.catalog import (
     read_patch,
 )
 from patchkit.checks import ARCHITECTURES, NAMES, Options
-from patchkit.environment import Target, find_target
+from patchkit.environment import REINSTALL, Target, find_target
 from patchkit.errors import PatchkitError
 from patchkit.files import store_error
 from patchkit.manifest import KERNEL, Patch
@@ -146,13 +146,13 @@ class Session:
         elif self.python is not None:
             options = f" --python {shlex.quote(self.python)}"
             python = self.found.python if self.found and self.found.python else self.python
-            pip = f"{shlex.quote(python)} -m pip install --force-reinstall --no-deps"
+            pip = f"{shlex.quote(python)} -m {REINSTALL}"
             if self.found and not any((folder / "pip").is_dir() for folder in self.found.path):
                 pip = f"uv pip install --python {shlex.quote(python)} --reinstall --no-deps"
         else:
             return hint
         hint = _OWN_COMMANDS.sub(lambda found: found.group() + options, hint)
-        return hint.replace("pip install --force-reinstall --no-deps", pip)
+        return hint.replace(REINSTALL, pip)
 
     def refuse(self, error: PatchkitError) -> None:
         """Print an error and what to type next, and leave with exit code 1."""

@@ -37,6 +37,9 @@ import json, sys
 print("\\n<patchkit>" + json.dumps([p for p in sys.path if p]) + "</patchkit>")
 """
 
+#: Brings back what a distribution installed; followed by a requirement.
+REINSTALL = "pip install --force-reinstall --no-deps"
+
 
 @dataclass(frozen=True)
 class Target:
@@ -82,7 +85,7 @@ class Distribution:
     @cached_property
     def record(self) -> Mapping[str, RecordRow]:
         """RECORD by path; raises TargetError when there is none to compare with."""
-        hint = f"Reinstall it with: pip install --force-reinstall --no-deps {self.requirement}"
+        hint = f"Reinstall it with: {REINSTALL} {self.requirement}"
         try:
             text = read_regular(self.dist_info / "RECORD").decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -390,3 +393,8 @@ def tree_digest(folder: Path) -> tuple[str, int]:
             digest.update(hashlib.sha256(path.read_bytes()).digest())
         count += path.is_file()
     return digest.hexdigest(), count
+
+
+def reinstall_hint(requirement: str) -> str:
+    """Say what brings back the originals of a distribution that patches change."""
+    return f"Reinstall it, then apply again: {REINSTALL} {requirement}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from patchkit.catalog import Catalog, Project
-from patchkit.environment import Target, find_distribution
+from patchkit.environment import Target, find_distribution, reinstall_hint
 from patchkit.errors import TargetError
 from patchkit.ledger import Ledger, LedgerEntry, compose
 from patchkit.manifest import Patch
@@ -24,7 +24,7 @@ from patchkit.plan import (
 from patchkit.results import CONFLICT, DOES_NOT_FIT, FITS, FileDiff, Notify, Result, Row
 from patchkit.selection import select, unfit
 from patchkit.sites import INTERRUPTED, as_seen, row_each, state_of, stores_of
-from patchkit.store import Store, reinstall_hint
+from patchkit.store import Store
 
 
 def list_patches(target: Target, catalog: Catalog) -> Result:
@@ -67,7 +67,8 @@ def _with_originals(store: Store, ledger: Ledger, entry: LedgerEntry, row: Row) 
     if not gone:
         return row
     detail = f"applied, but revert cannot put it back: no original is kept of {', '.join(gone)}"
-    return replace(row, state=FAULTY, ok=False, detail=detail, hint=reinstall_hint(entry))
+    hint = reinstall_hint(entry.requirement)
+    return replace(row, state=FAULTY, ok=False, detail=detail, hint=hint)
 
 
 def interruption(store: Store) -> list[str]:

@@ -78,6 +78,11 @@ class LedgerEntry:
     trace: Trace | None = None
     kernel: str = ""
 
+    @property
+    def requirement(self) -> str:
+        """What to give pip to install exactly what the patch was applied to."""
+        return f"{self.distribution}=={self.version}"
+
 
 @dataclass(frozen=True)
 class Ledger:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from patchkit.environment import Distribution, distributions_in, linked_folder, other_owners
+from patchkit.environment import (
+    Distribution,
+    distributions_in,
+    linked_folder,
+    other_owners,
+    reinstall_hint,
+)
 from patchkit.errors import StoreError, TargetError
 from patchkit.journal import Snapshot
 from patchkit.ledger import Ledger
@@ -94,7 +100,7 @@ def _original(store: Store, ledger: Ledger, distribution: Distribution, path: st
         raise TargetError(
             f"RECORD of {distribution.requirement} gives no sha256 for {path}, so nothing shows "
             "which bytes are original",
-            hint=_reinstall(distribution),
+            hint=reinstall_hint(distribution.requirement),
         )
     if current is None:
         raise TargetError(
@@ -139,11 +145,4 @@ def _mend(store: Store, ledger: Ledger, distribution: Distribution, path: str) -
             "Its original is kept, though no ledger says so. Put it back, then apply again: "
             "patchkit repair"
         )
-    return _reinstall(distribution)
-
-
-def _reinstall(distribution: Distribution) -> str:
-    return (
-        "Reinstall it, then apply again: "
-        f"pip install --force-reinstall --no-deps {distribution.requirement}"
-    )
+    return reinstall_hint(distribution.requirement)

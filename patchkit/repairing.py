@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from patchkit.environment import Distribution, Target, distributions_in, linked_folder
+from patchkit.environment import REINSTALL, Distribution, Target, distributions_in, linked_folder
 from patchkit.errors import LedgerError, NewerStateError, PatchkitError, StoreError
 from patchkit.journal import Change, Snapshot, digest_of
 from patchkit.ledger import (
@@ -370,7 +370,7 @@ def _reinstall(listed: _Listed | None) -> str:
     if listed is None:
         return "Reinstall the distribution that it belongs to."
     names = " ".join(d.requirement for d in listed.owners)
-    return f"pip install --force-reinstall --no-deps {names}"
+    return f"{REINSTALL} {names}"
 
 
 # The state folder
@@ -389,7 +389,7 @@ def _look_at_originals(plan: _Plan) -> None:
         names = [_REQUIREMENT.fullmatch(folder.name) for folder in unread]
         if all(names):
             wanted = " ".join(f"{name[1]}=={name[2]}" for name in names if name)
-            hint = f"pip install --force-reinstall --no-deps {wanted}, then: patchkit repair"
+            hint = f"{REINSTALL} {wanted}, then: patchkit repair"
         plan.say(f"{plan.store.folder.name}/objects/{digest}", UNDECIDED, detail, hint)
 
 

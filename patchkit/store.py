@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from patchkit.environment import STATE_FOLDER, distributions_in, linked_folder
+from patchkit.environment import STATE_FOLDER, distributions_in, linked_folder, reinstall_hint
 from patchkit.errors import LedgerError, NewerStateError, PatchkitError, StoreError
 from patchkit.files import (
     changed_meanwhile,
@@ -51,7 +51,6 @@ from patchkit.journal import (
 from patchkit.ledger import (
     Bytecode,
     Ledger,
-    LedgerEntry,
     bytecode_from_dict,
     bytecode_to_dict,
     dump_ledger,
@@ -170,7 +169,7 @@ class Store:
         for file in ledger.files:
             if sha256 in (file.pristine, *(item.sha256 for item in file.bytecode)):
                 what += f", from before {file.path} was patched,"
-                hint = reinstall_hint(ledger.owners(file.path)[0])
+                hint = reinstall_hint(ledger.owners(file.path)[0].requirement)
                 break
         return LedgerError(f"{what} {why}", hint=hint)
 
@@ -829,14 +828,6 @@ class Store:
     def _snapshot_from_dict(self, value: dict[str, Any]) -> Snapshot:
         names = ("mode", "mtime_ns", "link", "uid", "gid")
         return Snapshot(self.kept(value["sha256"]), *(value[name] for name in names))
-
-
-def reinstall_hint(entry: LedgerEntry) -> str:
-    """Say what brings back the originals of what an entry changed."""
-    return (
-        "Reinstall it, then apply again: "
-        f"pip install --force-reinstall --no-deps {entry.distribution}=={entry.version}"
-    )
 
 
 def _object_names(ledger: Ledger) -> set[str]:

@@ -3,8 +3,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import stat
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,3 +170,21 @@ def demo(bench: Bench) -> Bench:
 def flashinfer_tree(tmp_path: Path) -> Callable[[str], Path]:
     """Give a fresh site-packages folder that holds one real FlashInfer release."""
     return lambda version: unpack(flashinfer_wheel(version), tmp_path / f"fi-{version}")
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """Demo in a folder that any user can reach."""
+    folder = Path(tempfile.mkdtemp(prefix="patchkit-test-"))
+    folder.chmod(0o755)
+    (folder / "site").mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    bench = Bench(folder, folder / "site", folder / "patches")
+    bench.install({"demo_pkg/__init__.py": b"", "demo_pkg/a.py": A, "demo_pkg/sub/b.py": A})
+    bench.patch("p")
+    yield bench
+    for path in [folder, *folder.rglob("*")]:
+        if path.is_dir():
+            path.chmod(0o755)
+    shutil.rmtree(folder)

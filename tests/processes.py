@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from patchkit.cli import main  # noqa: F401  (warm, so that children need not read it)
-from tests.conftest import Outcome, invoke
+from tests.conftest import Bench, Outcome, invoke
 
 NOBODY = 65534
 KILLED = Outcome(-signal.SIGKILL, "", "")
@@ -54,6 +54,12 @@ def unprivileged(*args: str) -> Outcome:
         return invoke(*args)
 
     return forked(action)
+
+
+def user(bench: Bench, *args: str) -> Outcome:
+    """Run a command on a bench as the user of :func:`unprivileged`."""
+    options = ["--site-packages", str(bench.site), "--patches", str(bench.patches)]
+    return unprivileged(args[0], *options, *args[1:])
 
 
 def open_up(folder: Path) -> None:

@@ -14,14 +14,12 @@ import shutil
 import stat
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import PATCH, A, Bench, assert_refusal, invoke, tree
-from tests.processes import open_up, unprivileged
+from tests.processes import open_up, unprivileged, user
 from tests.wheels import make_wheel, unpack
 
 F = "demo_pkg/a.py"
@@ -516,29 +514,6 @@ def test_case_20_eight_at_once_and_an_importer(demo: Bench) -> None:
     assert demo.run("revert", "--all").code == 0
     assert demo.read() == A
     assert not (demo.site / ".patchkit").exists()
-
-
-@pytest.fixture
-def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """Demo in a folder that any user can reach."""
-    folder = Path(tempfile.mkdtemp(prefix="patchkit-test-"))
-    folder.chmod(0o755)
-    (folder / "site").mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
-    bench = Bench(folder, folder / "site", folder / "patches")
-    bench.install({"demo_pkg/__init__.py": b"", F: A, "demo_pkg/sub/b.py": A})
-    bench.patch("p")
-    yield bench
-    for path in [folder, *folder.rglob("*")]:
-        if path.is_dir():
-            path.chmod(0o755)
-    shutil.rmtree(folder)
-
-
-def user(bench: Bench, *args: str):
-    options = ["--site-packages", str(bench.site), "--patches", str(bench.patches)]
-    return unprivileged(args[0], *options, *args[1:])
 
 
 def read_only(folder: Path) -> None:

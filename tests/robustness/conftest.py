@@ -6,7 +6,6 @@ import pytest
 
 from tests.integration.test_environments import lab  # noqa: F401
 from tests.robustness.figures import ORDER, PREFIX
-from tests.test_cases import shared  # noqa: F401
 
 Figure = Callable[[str, int], None]
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from patchkit.files import make_folder
-from tests.conftest import A, Bench, Outcome, assert_refusal
-from tests.processes import open_up, unprivileged
+from tests.conftest import Bench, assert_refusal
+from tests.processes import open_up, user
 from tests.robustness.conftest import Figure
 from tests.robustness.scene import Scene
 from tests.robustness.sweeping import ROOT
@@ -148,25 +145,11 @@ def test_a_lock_whose_owner_was_killed(tmp_path: Path, monkeypatch) -> None:
 
 
 @pytest.fixture
-def everybodys(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def everybodys(shared: Bench) -> Bench:
     """A site-packages in which every user may make files, as on some shared hosts."""
-    folder = Path(tempfile.mkdtemp(prefix="patchkit-test-"))
-    folder.chmod(0o755)
-    (folder / "site").mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
-    bench = Bench(folder, folder / "site", folder / "patches")
-    bench.install({"demo_pkg/__init__.py": b"", "demo_pkg/a.py": A})
-    bench.patch("p")
-    for path in [bench.site, bench.site / "demo_pkg"]:
+    for path in [shared.site, shared.site / "demo_pkg"]:
         path.chmod(0o777)
-    yield bench
-    shutil.rmtree(folder)
-
-
-def user(bench: Bench, *args: str) -> Outcome:
-    options = ["--site-packages", str(bench.site), "--patches", str(bench.patches)]
-    return unprivileged(args[0], *options, *args[1:])
+    return shared
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of two users")
