@@ -328,7 +328,7 @@ def test_added_files_take_nothing_from_their_neighbours(figure: Figure, long: bo
 def test_on_disk_there_and_back(figure: Figure, long: bool) -> None:
     """Twice is once, the order of patches does not matter, the way back ends where it began."""
 
-    @explore(figure, 30, 150, long, modules(), st.data())
+    @explore(figure, 20, 150, long, modules(), st.data())
     def check(module: Module, data: st.DataObject) -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name).resolve()
