@@ -216,6 +216,27 @@ def test_running_out_of_memory_leaves_out_larger_cases():
     assert not any(case["problem"] for case in ran)
 
 
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("no more"), RuntimeError("CUDA error: out of memory\nSee")]
+)
+def test_where_memory_ran_out_a_case_is_tried_once_more(error: Exception):
+    def failing(times: int) -> Any:
+        left = iter([error] * times)
+
+        def check(_probe: Any) -> str:
+            if found := next(left, None):
+                raise found
+            return ""
+
+        return check
+
+    probe = probe_of(emulated)
+    assert probe.attempt("group", "first", failing(1)) == ""
+    with pytest.raises(kernel_probe.Trouble, match="no memory left for second; free some"):
+        probe.attempt("group", "second", failing(2))
+    assert [case["name"] for case in probe.groups["group"]["cases"]] == ["first"]
+
+
 def test_a_kernel_that_is_mostly_wrong_is_not_compiled():
     probe = probe_of(spoiled(swap_nibbles), spoiled(swap_nibbles))
     problems(probe)

@@ -16,6 +16,7 @@ Argument: a JSON object with ``prepend`` (folders to put first on ``sys.path``),
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.metadata
 import inspect
@@ -62,6 +63,10 @@ class Trouble(Exception):
     """The check cannot be made here; the text says why."""
 
 
+class NoMemory(Trouble):
+    """The GPU has no memory left for a case."""
+
+
 @dataclass
 class Probe:
     """The function under test, what it wraps, and what was found out about them.
@@ -90,21 +95,33 @@ class Probe:
             self.torch.cuda.synchronize(self.device)
 
     def attempt(self, group: str, name: str, check: Callable[..., str], *given: Any) -> str:
-        """Run one case and note its problem, if any; an error is one."""
+        """Run one case and note its problem, if any; an error is one. Raises NoMemory."""
         entry = self.groups.setdefault(group, {"name": group, "seconds": 0.0, "cases": []})
         started = time.perf_counter()
-        try:
-            problem = check(self, *given)
-        except self.torch.OutOfMemoryError:
-            self.torch.cuda.empty_cache()
-            raise
-        except Exception as error:
-            problem = first_lines(error)
+        problem = self.tried(name, check, *given)
         seconds = time.perf_counter() - started
         print(f"{group}: {name}, {seconds:.2f} s", file=sys.stderr)  # where it was, if it hangs
         entry["seconds"] += seconds
         entry["cases"].append({"name": name, "problem": problem})
         return problem
+
+    def tried(self, name: str, check: Callable[..., str], *given: Any) -> str:
+        """Return a case's problem. Where memory ran out, what is only cached is given back first."""
+        for _ in range(2):
+            try:
+                return check(self, *given)
+            except Exception as error:
+                if not self.out_of_memory(error):
+                    return first_lines(error)
+            gc.collect()  # the error's frames held tensors
+            self.torch.cuda.empty_cache()
+        raise NoMemory(f"the GPU has no memory left for {name}; free some, then run this again")
+
+    def out_of_memory(self, error: BaseException) -> bool:
+        """Say whether an error is that: torch's own, or the driver's, as in a capture."""
+        return isinstance(error, self.torch.OutOfMemoryError) or (
+            isinstance(error, RuntimeError) and "CUDA error: out of memory" in str(error)
+        )
 
 
 def first_lines(error: BaseException, most: int = 600) -> str:
@@ -309,7 +326,7 @@ def run_values(probe: Probe, cases: Sequence[fp4_cases.Case]) -> None:
             continue
         try:
             probe.attempt(group_of(case), short_name(case), check_values, case)
-        except probe.torch.OutOfMemoryError:
+        except NoMemory:
             limit = case.elements // 2
             probe.notes.append(
                 f"out of GPU memory at {case.name}; left out what has more than {limit} elements"
@@ -381,8 +398,8 @@ def build_problem(probe: Probe, error: BaseException) -> str:
     if found and toolkit:
         lines = " | ".join(dict.fromkeys(found))[:1200]
         return f"the kernel could not be built with nvcc {dotted(toolkit)}: {lines}"
-    if isinstance(error, probe.torch.OutOfMemoryError):
-        return f"the GPU has no memory left: {first_lines(error)}"
+    if probe.out_of_memory(error):
+        return "the GPU has no memory left; free some, then run this again"
     return f"the first call failed: {first_lines(error, 1200)}"
 
 
