@@ -106,7 +106,7 @@ class Probe:
         return problem
 
     def tried(self, name: str, check: Callable[..., str], *given: Any) -> str:
-        """Return a case's problem. Where memory ran out, what is only cached is given back first."""
+        """Return a case's problem. Where memory ran out, cached memory is given back first."""
         for _ in range(2):
             try:
                 return check(self, *given)
