@@ -237,6 +237,14 @@ def test_where_memory_ran_out_a_case_is_tried_once_more(error: Exception):
     assert [case["name"] for case in probe.groups["group"]["cases"]] == ["first"]
 
 
+def test_a_full_gpu_is_not_taken_for_a_failed_build():
+    def function(x: Any, scale: Any) -> Any:
+        raise RuntimeError("CUDA error: out of memory")
+
+    with pytest.raises(kernel_probe.Trouble, match="the GPU has no memory left; free some"):
+        kernel_probe.start(probe_of(function))
+
+
 def test_a_kernel_that_is_mostly_wrong_is_not_compiled():
     probe = probe_of(spoiled(swap_nibbles), spoiled(swap_nibbles))
     problems(probe)

@@ -115,13 +115,18 @@ class Probe:
                     return first_lines(error)
             gc.collect()  # the error's frames held tensors
             self.torch.cuda.empty_cache()
-        raise NoMemory(f"the GPU has no memory left for {name}; free some, then run this again")
+        raise NoMemory(no_memory(f" for {name}"))
 
     def out_of_memory(self, error: BaseException) -> bool:
         """Say whether an error is that: torch's own, or the driver's, as in a capture."""
         return isinstance(error, self.torch.OutOfMemoryError) or (
             isinstance(error, RuntimeError) and "CUDA error: out of memory" in str(error)
         )
+
+
+def no_memory(where: str = "") -> str:
+    """Say that the GPU is full."""
+    return f"the GPU has no memory left{where}; free some, then run this again"
 
 
 def first_lines(error: BaseException, most: int = 600) -> str:
@@ -392,14 +397,14 @@ def second_try(probe: Probe) -> bool:
 
 def build_problem(probe: Probe, error: BaseException) -> str:
     """Say why there is no kernel: the compiler's message where it was a build."""
+    if probe.out_of_memory(error):
+        return no_memory()
     text = str(error)
     found = [line.strip() for line in text.splitlines() if re.search(r"\b(error|fatal)\b", line)]
     toolkit = nvcc_version()
     if found and toolkit:
         lines = " | ".join(dict.fromkeys(found))[:1200]
         return f"the kernel could not be built with nvcc {dotted(toolkit)}: {lines}"
-    if probe.out_of_memory(error):
-        return "the GPU has no memory left; free some, then run this again"
     return f"the first call failed: {first_lines(error, 1200)}"
 
 
@@ -772,6 +777,10 @@ def main(argument: dict[str, Any]) -> dict[str, Any]:
         run(probe, argument, document)
     except Trouble as problem:
         document["trouble"] = str(problem)
+    except Exception as problem:
+        if not probe.out_of_memory(problem):
+            raise
+        document["trouble"] = no_memory()
     document["notes"] = probe.notes
     document["groups"] = list(probe.groups.values())
     return document
