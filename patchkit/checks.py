@@ -32,6 +32,7 @@ from patchkit.results import (
     Notify,
 )
 
+_NO_GPU = "no GPU in the target"  # as the trace probe says it
 BYTES = "bytes"
 NAMES = (BYTES, IMPORT, TRACE, KERNEL)
 # Capability 10.0 first: 0.7.4 refuses 9.0, and a proof cites the first.
@@ -418,7 +419,8 @@ def _trace_check(subject: Subject, trace: Trace, outcome: ProbeOutcome) -> Check
     if missing := _missing(outcome, subject.distribution):
         return replace(check, outcome=SKIPPED, detail=f"{missing} is not installed here")
     if error := _no_import(outcome):
-        return replace(check, outcome=SKIPPED, detail=f"it does not import here: {error}")
+        said = error if error == _NO_GPU else f"it does not import here: {error}"
+        return replace(check, outcome=SKIPPED, detail=said)
     runs = outcome.document.get("runs") or []
     if not runs:
         return replace(check, detail="the trace probe gave no result")

@@ -545,8 +545,10 @@ def check(
 ) -> None:
     """Say whether patches would fit and work on a release, before it is installed.
 
-    RELEASE is NAME==VERSION, fetched with pip, or a wheel, an sdist or a folder. It is unpacked
-    into a temporary folder; no environment is touched. Traces run in the target's interpreter.
+    RELEASE is NAME==VERSION, fetched with pip, or a wheel, an sdist, or a folder that packages are
+    installed in. It is unpacked into a temporary folder; no environment is touched. Traces run in
+    the target's interpreter. Without --patch it takes the project's set, else the defaults, and
+    with --all-releases every patch.
     """
     from patchkit import rehearsal
 
@@ -560,9 +562,15 @@ def check(
     )
     if output is not None:
         _write(output, rehearsal.support_page(found, patches))
+    result = rehearsal.verdict(found, must_fit=not all_releases)
+    if not ids and (others := rehearsal.left_out(session.target(), patches)):
+        warning = (
+            f"applied in the target, and not checked: {', '.join(others)}; name them with --patch"
+        )
+        result = replace(result, warnings=(warning,))
     session.show(
-        rehearsal.verdict(found, must_fit=not all_releases),
-        lambda _: rehearsal.table(found),
+        result,
+        lambda shown: rehearsal.table(found, shown.warnings),
         releases=[rehearsal.release_dict(r) for r in found],
     )
 

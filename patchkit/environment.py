@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import stat
 import subprocess
 import sys
@@ -171,6 +172,11 @@ def _folder_target(folder: Path, python: str | None, environ: Mapping[str, str])
         )
     given = python or environ.get("VIRTUAL_ENV")
     chosen = _resolve_python(given) if given else sys.executable
+    if python and shutil.which(chosen) is None:
+        raise TargetError(
+            f"--python {python}: no such interpreter",
+            hint="Give the interpreter that uses the folder, or leave --python out.",
+        )
     return Target((folder.resolve(),), f"folder {folder}", chosen, is_folder=True)
 
 

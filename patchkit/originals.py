@@ -129,7 +129,8 @@ def _unlisted(
     if not any(listed.split("/")[0] == top for listed in distribution.record):
         raise TargetError(
             f"{path} does not lie in {distribution.requirement}",
-            hint="A patch may only add files beside files of its own distribution.",
+            hint="Look at file in patch.toml: a patch changes files of its own distribution, and "
+            "adds files only beside them.",
         )
     if current is not None:
         raise TargetError(

@@ -67,7 +67,8 @@ def make_entry(patch: Patch, version: Version, originals: Mapping[str, Original]
         if data is None and not added:
             raise PatchError(
                 f"{patch.id}: {patch.distribution} {version} has no file {path}",
-                hint="The installed version differs from the released one; reinstall it.",
+                hint="Look at file in patch.toml, or say for which versions the edit is; if "
+                "somebody removed the file, reinstall the distribution.",
             )
         splices[path] = rewrite(path, data or b"", patch, edits)
     return LedgerEntry(

@@ -6,6 +6,7 @@ and reverted, and its trace is tried with and without it. No environment is touc
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ from patchkit.releases import releases_of, unpacked
 from patchkit.results import DOES_NOT_FIT, FAILED, FITS, PROVEN, Check, Notify, Result, Row
 from patchkit.reverting import revert
 from patchkit.selection import unfit
-from patchkit.sites import any_id
+from patchkit.sites import any_id, stores_of
 from patchkit.store import Store
 from patchkit.verifying import subject_of, verify
 
@@ -77,6 +78,15 @@ def choose(
     return [p for p in catalog.patches if p.default or everything]
 
 
+def left_out(target: Target, patches: Sequence[Patch]) -> list[str]:
+    """Return the ids of patches that are applied in the target and are not among these."""
+    applied: set[str] = set()
+    for store in stores_of(target, lambda _: None):
+        with contextlib.suppress(PatchkitError):  # a damaged ledger is for status to tell
+            applied |= {entry.id for entry in store.load().entries}
+    return sorted(applied - {patch.id for patch in patches})
+
+
 def in_range(patches: Sequence[Patch]) -> list[str]:
     """Return a requirement for every release that at least one patch is for, lowest first.
 
@@ -125,7 +135,10 @@ def _rehearsed(
         rows.append(row)
     if not versions:
         raise PatchkitError(
-            f"{given} holds no distribution that a patch is for", hint="See: patchkit list"
+            f"{given} holds no distribution that one of these patches is for: {names}"
+            if (names := ", ".join(patch.id for patch in patches))
+            else f"there is no patch to check {given} with: none is applied by default",
+            hint="Name a patch with --patch; all are listed by: patchkit list",
         )
     checks += run_checks(here, subjects, options, notify)
     result = Result(tuple(rows), checks=tuple(checks), strict=options.strict)
@@ -219,13 +232,15 @@ def release_dict(release: Release) -> dict[str, Any]:
     }
 
 
-def table(releases: Sequence[Release]) -> str:
-    """Return what ``check`` shows: each release, its patches, and their checks."""
+def table(releases: Sequence[Release], warnings: Sequence[str] = ()) -> str:
+    """Return what ``check`` shows: each release, its patches, and their checks; then warnings."""
     parts = []
     for release in releases:
         body = f"error: {release.error}" if release.error else report.table(release.result)
         body += f"\nhint: {release.hint}" if release.hint else ""
         parts.append(f"{release.name}\n" + "\n".join(f"  {line}" for line in body.splitlines()))
+    if warnings:
+        parts.append(report.table(Result((), warnings=tuple(warnings))))
     return "\n".join(parts)
 
 

@@ -65,8 +65,9 @@ def _run(source: SourceFile, patch: Patch, edit: Edit) -> list[Splice]:
     found = [m for m in matches if any(s.text != source.data[s.start : s.end] for s in m.splices)]
     if len(found) != edit.matches:
         places = "".join(f"; {m.where}" for m in found)
+        count = f"{len(found)} place{'s' * (len(found) != 1)}"
         raise PatchError(
-            f"{patch.id}: {edit.codemod} matched {len(found)} places in {source.path}, "
+            f"{patch.id}: {edit.codemod} matched {count} in {source.path}, "
             f"must match {edit.matches}{places}",
             hint="Make what it looks for longer, name the function it is inside, or raise matches."
             if len(found) > edit.matches

@@ -293,6 +293,12 @@ def test_folder_that_is_none(tmp_path: Path, kind: str) -> None:
         find_target(None, str(tmp_path / kind), {})
 
 
+@pytest.mark.parametrize("python", ["./nosuch", "nosuch-python"])
+def test_an_interpreter_for_a_folder_that_is_none(tmp_path: Path, python: str) -> None:
+    with pytest.raises(TargetError, match=f"--python {python}: no such interpreter"):
+        find_target(python, str(tmp_path), {})
+
+
 def test_running_interpreter() -> None:
     target = find_target(None, None, {})
     assert target.python == sys.executable

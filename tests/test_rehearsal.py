@@ -72,6 +72,29 @@ def test_a_folder_that_is_patched_is_looked_at_as_it_was_before(shelf: Bench) ->
     assert "drifted" in outcome.json["releases"][0]["error"]
 
 
+def test_what_is_applied_and_was_not_checked_is_named(shelf: Bench) -> None:
+    shelf.install(FILES)
+    shelf.patch(
+        "q", PATCH.replace('"enc"', '"dec"').replace("revision", "default = true\nrevision")
+    )
+    wheel = str(make_wheel(shelf.folder / "dist", "demo-pkg", "1.3", FILES))
+    target = ("--site-packages", str(shelf.site))
+    assert shelf.run("apply", "p", "q").code == 0
+    outcome = check(shelf, wheel, *target)
+    assert outcome.code == 0
+    assert "applied in the target, and not checked: p; name them with --patch" in outcome.out
+    assert "warning" not in check(shelf, wheel, *target, "--patch", "q").out
+    (shelf.site / ".patchkit/ledger.json").write_text("{")
+    assert check(shelf, wheel, *target).code == 0
+
+
+def test_no_patch_to_check_with(shelf: Bench) -> None:
+    wheel = str(make_wheel(shelf.folder / "dist", "demo-pkg", "1.3", FILES))
+    (release,) = check(shelf, wheel, "--json").json["releases"]
+    assert "one of these patches is for: flashinfer-" in release["error"]
+    assert "Name a patch with --patch" in release["hint"]
+
+
 def test_an_sdist_is_laid_out_as_if_installed(shelf: Bench) -> None:
     root = shelf.folder / "demo_pkg-1.5"
     (root / "demo_pkg").mkdir(parents=True)
@@ -146,7 +169,7 @@ def test_a_damaged_wheel_and_a_wheel_of_something_else(shelf: Bench) -> None:
     assert outcome.code == 1
     first, second = (r["error"] for r in outcome.json["releases"])
     assert "cannot be unpacked" in first
-    assert "holds no distribution that a patch is for" in second
+    assert "holds no distribution that one of these patches is for" in second
 
 
 METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"

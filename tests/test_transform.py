@@ -216,7 +216,7 @@ def test_matches_twice_names_both_places() -> None:
 
 def test_matches_as_often_as_it_says() -> None:
     assert run(b"def f(): 1\ndef f(): 2\n", edit(matches=2)).count(b"log(1)") == 2
-    assert "matched 1 places" in refusal(b"def f(): 1\n", edit(matches=2)).message
+    assert "matched 1 place in" in refusal(b"def f(): 1\n", edit(matches=2)).message
 
 
 @pytest.mark.parametrize(

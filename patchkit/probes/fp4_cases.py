@@ -119,18 +119,18 @@ def scale_ways(kind: str, parameters: frozenset[str]) -> list[str]:
 
 
 def uses_tma(case: Case) -> bool:
-    """Say whether the kernels for large NVFP4 inputs are used, from 0.6.1 on."""
+    """Say whether the kernels for large NVFP4 inputs are used, from 0.6.2 on."""
     return case.kind == "nvfp4" and case.rows >= 1024 and case.k % 512 == 0
 
 
 def left_out(case: Case, release: tuple[int, ...]) -> str:
     """Return why a release cannot do a case, or an empty string.
 
-    The kernels for large inputs, 0.6.1 to 0.7.2, write zeros for whole tiles of rows. For float8
+    The kernels for large inputs, 0.6.2 to 0.7.2, write zeros for whole tiles of rows. For float8
     they cannot be launched: their tensor map asks for NaN beyond the end of a tensor of bytes, and
     ``cuTensorMapEncodeTiled`` refuses (seen with 0.6.3; the sources up to 0.7.2 say the same).
     """
-    if not uses_tma(case) or release < (0, 6, 1) or release >= (0, 7, 4):
+    if not uses_tma(case) or release < (0, 6, 2) or release >= (0, 7, 4):
         return ""
     if case.dtype == "float8_e4m3fn":
         return (

@@ -415,9 +415,10 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 def shortened(path: str) -> str:
     """Return a path relative to the folder of ``sys.path`` that it lies in."""
+    if path == __file__:
+        return os.path.basename(path)
     homes = [home for home in sys.path if home and path.startswith(home.rstrip("/") + "/")]
-    home = max(homes, key=len, default=os.path.dirname(__file__))
-    return os.path.relpath(path, home) if path.startswith(home) else path
+    return os.path.relpath(path, max(homes, key=len)) if homes else path
 
 
 def run_case(probe: Probe, case: Case) -> None:
