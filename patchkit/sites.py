@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from pathlib import Path, PurePosixPath
 
 from patchkit.environment import STATE_FOLDER, Distribution, Target, find_distribution
-from patchkit.errors import PatchkitError, TargetError
+from patchkit.errors import PatchkitError, StoreError, TargetError
 from patchkit.files import store_error
 from patchkit.journal import Change, Snapshot, digest_of
 from patchkit.ledger import FileEntry, Ledger, LedgerEntry
@@ -253,8 +254,22 @@ def parent_folders(path: str) -> list[str]:
 
 
 def keep_beside(site: SitePlan, path: str, current: Snapshot) -> None:
-    """Plan a copy of a drifted file beside it, under a name that the warnings give."""
-    name = f"{path}.drifted-{current.digest[:8]}"
+    """Plan a copy of a drifted file beside it, under a free name that the warnings give."""
     copy = replace(current, link=None)
-    site.changes.append(Change(name, site.store.snapshot(name), copy))
+    first = f"{path}.drifted-{current.digest[:8]}"
+    names = chain([first], (f"{first}-{number}" for number in count(2)))
+    name = next(name for name in names if _is_place_for(site.store, name, copy))
+    there = site.store.snapshot(name)
+    site.changes.append(Change(name, there, there or copy))
     site.warnings.append(f"the changed file was kept as {site.store.root / name}")
+
+
+def _is_place_for(store: Store, name: str, copy: Snapshot) -> bool:
+    """Say whether nothing is at ``name``, or a file with the very bytes of the copy."""
+    if not os.path.lexists(store.root / name):
+        return True
+    try:
+        there = store.snapshot(name)
+    except StoreError:  # a folder, a link to nothing, a file that cannot be read
+        return False
+    return there is not None and there.link is None and there.data == copy.data

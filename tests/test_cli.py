@@ -14,6 +14,7 @@ import pytest
 
 from patchkit import __version__
 from patchkit.cli import main
+from patchkit.journal import digest_of
 from tests.conftest import PATCH, A, Bench, Outcome, assert_refusal, invoke, tree
 from tests.wheels import make_wheel, unpack
 
@@ -465,6 +466,57 @@ def test_forced_revert_keeps_the_changed_file_beside(demo: Bench) -> None:
     assert demo.read(name) == changed
     assert demo.read() == A
     (demo.site / name).unlink()
+    assert demo.state() == before
+
+
+BESIDE = "demo_pkg/a.py.drifted-" + digest_of(b"X\n")[:8]
+
+
+def forced_revert(bench: Bench) -> Outcome:
+    """Apply, change the file to the same bytes every time, and revert all the same."""
+    applied(bench)
+    (bench.site / "demo_pkg/a.py").write_bytes(b"X\n")
+    outcome = bench.run("revert", "--force", "p")
+    assert outcome.code == 0, outcome
+    assert bench.read() == A
+    return outcome
+
+
+def test_a_kept_copy_that_was_edited_is_not_written_over(demo: Bench) -> None:
+    for number, suffix in enumerate(["", "-2", "-3"]):
+        outcome = forced_revert(demo)
+        assert f"kept as {demo.site / BESIDE}{suffix}\n" in outcome.out
+        assert demo.read(BESIDE + suffix) == b"X\n"
+        (demo.site / (BESIDE + suffix)).write_bytes(b"mine %d\n" % number)
+    assert [demo.read(BESIDE + end) for end in ("", "-2", "-3")] == [
+        b"mine 0\n",
+        b"mine 1\n",
+        b"mine 2\n",
+    ]
+
+
+def test_a_kept_copy_with_the_same_bytes_stays_the_only_one(demo: Bench) -> None:
+    forced_revert(demo)
+    (demo.site / BESIDE).chmod(0o600)
+    before = demo.state()
+    assert f"kept as {demo.site / BESIDE}\n" in forced_revert(demo).out
+    assert demo.state() == before
+
+
+@pytest.mark.parametrize("kind", ["folder", "link to the same", "link to nothing", "fifo"])
+def test_what_is_no_file_does_not_take_the_place_of_a_kept_copy(demo: Bench, kind: str) -> None:
+    there = demo.site / BESIDE
+    (demo.folder / "same").write_bytes(b"X\n")
+    if kind == "folder":
+        there.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(there)
+    else:
+        there.symlink_to(demo.folder / kind.split()[-1])
+    before = demo.state()
+    forced_revert(demo)
+    assert demo.read(BESIDE + "-2") == b"X\n"
+    (demo.site / (BESIDE + "-2")).unlink()
     assert demo.state() == before
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from patchkit.journal import digest_of
 from patchkit.store import Store
 from tests.conftest import PATCH, A, Bench, Outcome, tree
 from tests.processes import forked, open_up, unprivileged
@@ -404,17 +405,21 @@ def test_what_was_removed_is_kept_aside(demo: Bench) -> None:
     assert added in aside(demo).values()
 
 
-def test_a_drifted_file_that_revert_kept_is_not_removed(demo: Bench) -> None:
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_drifted_file_that_revert_kept_is_not_removed(demo: Bench, taken: bool) -> None:
     """The journal says that nothing was there before: the copy is the user's all the same."""
+    other = demo.site / f"{F}.drifted-{digest_of(b'mine')[:8]}"
+    if taken:
+        other.write_bytes(b"edited")
     assert demo.run("apply", "p").code == 0
-    (demo.site / F).write_bytes(b"mine\n")
+    (demo.site / F).write_bytes(b"mine")
     kill_at(demo, "journal.done", "revert", "--force", "--all")
-    (copy,) = demo.site.glob("demo_pkg/a.py.drifted-*")
+    (copy,) = set(demo.site.glob("demo_pkg/a.py.drifted-*")) - ({other} if taken else set())
     (demo.site / STATE / "journal.json").rename(demo.site / STATE / "journal.done")
     with (demo.site / STATE / "journal.done").open("a") as file:
         file.write("]")
     assert demo.run("repair").code == 0
-    assert copy.read_bytes() == b"mine\n"
+    assert copy.read_bytes() == b"mine"
 
 
 def mtime_renamed(bench: Bench, file: str = F) -> None:
