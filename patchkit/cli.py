@@ -103,7 +103,7 @@ class Session:
         """Write the files the user named, and say which could not be written."""
         for file, text_of in self.reports.items():
             try:
-                _write(str(file), text_of(result))
+                _write(file, text_of(result))
             except PatchkitError as error:
                 yield error.message
 
@@ -289,6 +289,8 @@ def _options(
     gpu: bool = False,
     bench: bool = False,
 ) -> Options:
+    if both := [name for name in picked if name in skip]:
+        raise click.UsageError(f"--check {both[0]} asks for what --skip {both[0]} leaves out")
     names = tuple(name for name in picked or NAMES if name not in skip)
     if KERNEL in picked and not gpu:
         raise click.UsageError("the kernel check runs with --gpu; give that too")
@@ -338,13 +340,7 @@ def _ask_for_reports(
     if len({os.path.realpath(file) for file in files}) < len(files):
         raise click.UsageError("two reports name the same file")
     for file in files:
-        if file.is_dir():
-            raise PatchkitError(f"cannot write {file}: it is a folder", hint="Name a file.")
-        if not file.parent.is_dir():
-            raise PatchkitError(
-                f"cannot write {file}: no folder {file.parent}",
-                hint=f"mkdir -p {shlex.quote(str(file.parent))}",
-            )
+        _check_writable(file)
     session.annotates = github
     if junit is not None:
         session.reports[junit] = lambda result: junit_xml.junit(result, session.command)
@@ -354,10 +350,21 @@ def _ask_for_reports(
         session.reports[bench] = report.bench
 
 
-def _write(file: str, text: str) -> None:
+def _check_writable(file: Path) -> None:
+    """Raise PatchkitError where a file that the user named cannot be, before it is made."""
+    if file.is_dir():
+        raise PatchkitError(f"cannot write {file}: it is a folder", hint="Name a file.")
+    if not file.parent.is_dir():
+        raise PatchkitError(
+            f"cannot write {file}: no folder {file.parent}",
+            hint=f"mkdir -p {shlex.quote(str(file.parent))}",
+        )
+
+
+def _write(file: Path, text: str) -> None:
     """Write a file the user named; raises PatchkitError when that cannot be."""
     try:
-        Path(file).write_text(text, "utf-8")
+        file.write_text(text, "utf-8")
     except OSError as error:
         raise PatchkitError(
             f"cannot write {file}: {error.strerror}", hint="Name another file."
@@ -508,13 +515,14 @@ def verify(
     """
     from patchkit import verifying
 
+    how = _options(**options, bench=bench is not None)
     _ask_for_reports(session, junit, html, github, bench)
     result = verifying.verify(
         session.target(),
         patch,
         session.project(),
         session.catalog,
-        _options(**options, bench=bench is not None),
+        how,
         known=session.knows,
         notify=say_on_terminal,
     )
@@ -530,8 +538,20 @@ def verify(
 @click.argument("release", nargs=-1)
 @click.option("--patch", "ids", metavar="ID", multiple=True, help="Check this patch; repeatable.")
 @click.option("--all-releases", is_flag=True, help="Every release that pip finds in range.")
-@click.option("--output", metavar="FILE", help="Write a Markdown table.")
-@click.option("--jobs", default=1, show_default=True, help="Releases looked at at a time.")
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a Markdown table.",
+)
+@click.option(
+    "--jobs",
+    metavar="NUMBER",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Releases looked at at a time.",
+)
 @_code_option
 @_check_options(*(name for name in NAMES if name != KERNEL))
 def check(
@@ -539,7 +559,7 @@ def check(
     release: tuple[str, ...],
     ids: tuple[str, ...],
     all_releases: bool,
-    output: str | None,
+    output: Path | None,
     jobs: int,
     **options: Any,
 ) -> None:
@@ -554,23 +574,27 @@ def check(
 
     if bool(release) == all_releases:
         raise click.UsageError("name releases to check, or give --all-releases")
+    how = _options(**options)
+    if output is not None:
+        _check_writable(output)
     catalog, project = session.catalog(), session.project()
     patches = rehearsal.choose(catalog, ids, project, everything=all_releases)
     given = rehearsal.in_range(patches) if all_releases else release
     found = rehearsal.rehearse(
-        given, patches, session.target(), _options(**options), jobs=jobs, notify=say_on_terminal
+        given, patches, session.target(), how, jobs=jobs, notify=say_on_terminal
     )
     if output is not None:
-        _write(output, rehearsal.support_page(found, patches))
+        session.reports[output] = lambda _: rehearsal.support_page(found, patches)
     result = rehearsal.verdict(found, must_fit=not all_releases)
     if not ids and (others := rehearsal.left_out(session.target(), patches)):
         warning = (
             f"applied in the target, and not checked: {', '.join(others)}; name them with --patch"
         )
         result = replace(result, warnings=(warning,))
+    told = len(result.problems)  # by the table, release by release
     session.show(
         result,
-        lambda shown: rehearsal.table(found, shown.warnings),
+        lambda shown: rehearsal.table(found, shown.warnings, shown.problems[told:]),
         releases=[rehearsal.release_dict(r) for r in found],
     )
 

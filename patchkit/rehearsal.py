@@ -21,6 +21,7 @@ from patchkit.checks import BYTES, Options, Subject, run_checks
 from patchkit.environment import Target, find_distribution, tree_digest
 from patchkit.errors import PatchkitError
 from patchkit.manifest import Patch
+from patchkit.plaintext import visible
 from patchkit.releases import releases_of, unpacked
 from patchkit.results import DOES_NOT_FIT, FAILED, FITS, PROVEN, Check, Notify, Result, Row
 from patchkit.reverting import revert
@@ -232,15 +233,18 @@ def release_dict(release: Release) -> dict[str, Any]:
     }
 
 
-def table(releases: Sequence[Release], warnings: Sequence[str] = ()) -> str:
-    """Return what ``check`` shows: each release, its patches, and their checks; then warnings."""
+def table(
+    releases: Sequence[Release], warnings: Sequence[str] = (), problems: Sequence[str] = ()
+) -> str:
+    """Return what ``check`` shows: each release, its patches, their checks; then what is left."""
     parts = []
     for release in releases:
         body = f"error: {release.error}" if release.error else report.table(release.result)
         body += f"\nhint: {release.hint}" if release.hint else ""
         parts.append(f"{release.name}\n" + "\n".join(f"  {line}" for line in body.splitlines()))
-    if warnings:
-        parts.append(report.table(Result((), warnings=tuple(warnings))))
+    if warnings or problems:
+        rest = Result((), warnings=tuple(warnings), problems=tuple(problems))
+        parts.append(report.table(rest))
     return "\n".join(parts)
 
 
@@ -262,7 +266,7 @@ def support_page(releases: Sequence[Release], patches: Sequence[Patch]) -> str:
         version = release.version or release.name.partition("==")[2] or release.name
         lines.append(f"| {version} | " + " | ".join(cells) + " |")
     reasons = [f"{number}. {text}" for text, number in notes.items()]
-    return "\n".join([_LEGEND, *lines, "", *reasons]).rstrip() + "\n"
+    return visible("\n".join([_LEGEND, *lines, "", *reasons]).rstrip() + "\n")
 
 
 def _cell(release: Release, patch: str, notes: dict[str, int]) -> str:

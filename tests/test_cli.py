@@ -389,6 +389,26 @@ def test_wrong_usage_is_exit_2(bench: Bench, args: list[str]) -> None:
     assert "Usage:" in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("verify", "import"),
+        ("verify", "trace"),
+        ("verify --gpu", "kernel"),
+        ("check x.whl", "import"),
+        ("check --all-releases", "trace"),
+    ],
+)
+def test_a_check_that_is_asked_for_and_left_out_is_wrong_usage(
+    bench: Bench, command: str, name: str
+) -> None:
+    """Else nothing would run, and exit 0 would say that it passed."""
+    given = ["--check", "bytes", "--check", name, "--skip", name]
+    outcome = bench.run(*command.split(), *given)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert f"--check {name} asks for what --skip {name} leaves out" in outcome.err
+
+
 INSERT = PATCH.replace('"replace_block"', '"insert_in_function"').replace(
     'inside = "enc", old = "return 0", new = "return -1"', 'function = "enc", new = "log(1)"'
 )

@@ -248,11 +248,43 @@ def test_releases_and_all_releases_exclude_each_other(shelf: Bench) -> None:
     assert check(shelf, "x", "--all-releases").code == 2
 
 
-def test_output_that_cannot_be_written(shelf: Bench) -> None:
+def test_output_that_cannot_be_written_is_refused_before_the_first_release(shelf: Bench) -> None:
+    wheel = str(make_wheel(shelf.folder / "dist", "demo-pkg", "1.3", FILES))
+    for file, why in (("no/x.md", "no folder no"), ("", "it is a folder")):
+        outcome = check(shelf, wheel, "--patch", "p", "--output", file)
+        assert (outcome.code, outcome.out) == (1, "")
+        assert outcome.err.startswith(f"error: cannot write {Path(file)}: {why}\nhint: ")
+        assert wheel not in outcome.err  # what it says before it looks at a release
+    assert "\nhint: mkdir -p no\n" in check(shelf, wheel, "--output", "no/x.md").err
+
+
+@pytest.mark.parametrize("form", ["--json", ""])
+def test_output_that_cannot_be_written_in_the_end_loses_no_result(shelf: Bench, form: str) -> None:
     wheel = make_wheel(shelf.folder / "dist", "demo-pkg", "1.3", FILES)
-    outcome = check(shelf, str(wheel), "--patch", "p", "--output", "/no/such/folder/x.md")
+    full = ("--patch", "p", "--output", "/dev/full", *filter(None, [form]))
+    outcome = check(shelf, str(wheel), *full)
+    problem = "cannot write /dev/full: No space left on device"
     assert outcome.code == 1
-    assert outcome.err.startswith("error: cannot write /no/such/folder/x.md")
+    if form:
+        assert outcome.json["problems"] == [problem]
+        assert names(outcome) == DONE
+    else:
+        assert "fits" in outcome.out
+        assert outcome.out.endswith(f"problem: {problem}\n")
+
+
+def test_a_name_that_is_no_utf8_can_be_written_into_the_table(shelf: Bench) -> None:
+    error = rehearsal.Release("\udcff.whl", "", Result(()), "no \udcff")
+    page = rehearsal.support_page([error], [shelf_patch(shelf)])
+    assert "| \\udcff.whl | not looked at (1) |" in page
+    assert "1. no \\udcff\n" in page
+
+
+@pytest.mark.parametrize("jobs", ["0", "-3", "x"])
+def test_a_number_of_jobs_that_is_none(shelf: Bench, jobs: str) -> None:
+    outcome = check(shelf, "x.whl", "--patch", "p", "--jobs", jobs)
+    assert outcome.code == 2
+    assert "'--jobs'" in outcome.err
 
 
 def test_several_releases_at_a_time_keep_their_order(shelf: Bench) -> None:
