@@ -1,6 +1,6 @@
 """Whose code may run: patch folders that the user has allowed, by path and content.
 
-One file for each allowed state of a folder, in ``$XDG_STATE_HOME/patchkit/allowed`` or
+One file for each folder, with what was allowed last, in ``$XDG_STATE_HOME/patchkit/allowed`` or
 ``~/.local/state/patchkit/allowed``: its name is the sha256 of path and content, it holds the path.
 So code that changed, or moved, must be allowed again. Records of other users do not count.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +74,7 @@ def _read(record: Path) -> Allowed | None:
 
 
 def allow(patch: Patch) -> Path:
-    """Record that the code of a patch, as it is now, may run; returns the folder."""
+    """Record that the code of a patch, as it is now and no other, may run; returns the folder."""
     folder, key = _key(patch)
     where = state_folder()
     temporary = where / f".{key}.{os.getpid()}"
@@ -84,7 +84,18 @@ def allow(patch: Patch) -> Path:
         temporary.replace(where / key)
     except OSError as error:
         raise _cannot("write", where, error) from error
+    _remove([a for a in allowed() if a.folder == folder and a.key != key])
     return folder
+
+
+def forget(patch: Patch) -> None:
+    """Forget what was allowed of a patch that has no code any more."""
+    folder, _ = _key(patch)
+    try:
+        found = [a for a in allowed() if a.folder == folder]
+    except PatchkitError:  # no home: nothing is recorded
+        return
+    _remove(found)
 
 
 def still_as_allowed(found: Allowed, patch: Patch) -> bool:
@@ -96,12 +107,16 @@ def revoke(folder: Path) -> list[Path]:
     """Forget what was allowed for a folder and those below it; returns which they were."""
     folder = folder.resolve()
     found = [a for a in allowed() if folder in (a.folder, *a.folder.parents)]
-    for record in found:
-        try:
-            record.record.unlink(missing_ok=True)
-        except OSError as error:
-            raise _cannot("remove", record.record, error) from error
+    _remove(found)
     return sorted({a.folder for a in found})
+
+
+def _remove(found: Iterable[Allowed]) -> None:
+    for old in found:
+        try:
+            old.record.unlink(missing_ok=True)
+        except OSError as error:
+            raise _cannot("remove", old.record, error) from error
 
 
 def _key(patch: Patch) -> tuple[Path, str]:

@@ -669,6 +669,8 @@ def _allowed(folders: Sequence[str]) -> list[dict[str, str]]:
     for patch in found:
         if patch.has_code:
             allowing.allow(patch)
+        else:
+            allowing.forget(patch)
     states = ("data only", "allowed")
     return [{"folder": str(Path(p.folder).resolve()), "state": states[p.has_code]} for p in found]
 

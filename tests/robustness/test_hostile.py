@@ -123,6 +123,48 @@ def test_allowed_code_runs_until_anything_in_its_folder_changes(coded: Bench) ->
         assert run(coded, "apply", "p", "--dry-run").code == 0
 
 
+def test_what_was_allowed_before_a_change_is_not_allowed_any_more(coded: Bench) -> None:
+    """Allowed again, a folder has one row, and no earlier content of it may run."""
+    codemod = coded.patches / "p/codemod.py"
+    first = codemod.read_bytes()
+    other = coded.patches / "other"
+    shutil.copytree(coded.patches / "p", other)
+    assert invoke("allow", str(coded.patches)).code == 0
+    codemod.write_bytes(first + b"# more\n")
+    assert invoke("allow", str(coded.patches / "p")).code == 0
+    both = f"allowed  {other}\nallowed  {coded.patches / 'p'}\n"
+    assert invoke("allow").out == both
+    codemod.write_bytes(first)
+    assert "was allowed, and has changed since" in run(coded, "apply", "p").err
+    assert not ran(coded)
+    assert invoke("allow", str(coded.patches / "p")).code == 0
+    assert invoke("allow").out == both
+
+
+def test_a_patch_that_lost_its_code_is_not_listed_as_changed(coded: Bench) -> None:
+    assert invoke("allow", str(coded.patches)).code == 0
+    coded.patch("p")
+    (coded.patches / "p/codemod.py").unlink()
+    assert "changed since" in invoke("allow").out
+    assert invoke("allow", str(coded.patches / "p")).out == f"data only  {coded.patches / 'p'}\n"
+    assert "no patch folder is allowed" in invoke("allow").out
+
+
+def test_an_older_record_that_cannot_be_removed_is_said(
+    coded: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert invoke("allow", str(coded.patches)).code == 0
+    (coded.patches / "p/data.txt").write_text("other")
+
+    def refused(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(1, "Operation not permitted", str(self))
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    outcome = invoke("allow", str(coded.patches))
+    assert outcome.code == 1
+    assert "cannot remove " in outcome.err
+
+
 def test_a_copy_elsewhere_is_not_allowed_with_it(coded: Bench) -> None:
     assert invoke("allow", str(coded.patches)).code == 0
     shutil.move(coded.patches, coded.folder / "moved")
@@ -220,10 +262,15 @@ def test_where_nothing_can_be_recorded(coded: Bench, monkeypatch: pytest.MonkeyP
     assert not ran(coded)
 
 
-def test_a_patch_that_is_data_needs_no_permission(demo: Bench) -> None:
+def test_a_patch_that_is_data_needs_no_permission(
+    demo: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert invoke("allow", str(demo.patches)).out == f"data only  {demo.patches / 'p'}\n"
     assert not (demo.folder / "state").exists()
     assert run(demo, "apply", "p").code == 0
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", "")
+    assert invoke("allow", str(demo.patches)).code == 0
 
 
 # Files that are none, and files without end
