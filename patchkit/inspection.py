@@ -22,7 +22,7 @@ from patchkit.plan import (
     make_entry,
 )
 from patchkit.results import CONFLICT, DOES_NOT_FIT, FITS, FileDiff, Notify, Result, Row
-from patchkit.selection import select, unfit
+from patchkit.selection import fit, select, unfit
 from patchkit.sites import INTERRUPTED, as_seen, row_each, state_of, stores_of
 from patchkit.store import Store
 
@@ -48,6 +48,7 @@ def status(target: Target, catalog: Catalog, notify: Notify) -> Result:
             for entry in ledger.entries:
                 row = recorded_row(store, ledger, entry, catalog.find(entry.id))
                 hidden, row = as_seen(target, store, _with_originals(store, ledger, entry, row))
+                row = _with_what_works(target, row, catalog.find(entry.id))
                 recorded += [entry] if row.state in (APPLIED, DRIFTED, FAULTY) else []
                 found.append((hidden, row))
     rows = row_each(found)
@@ -69,6 +70,22 @@ def _with_originals(store: Store, ledger: Ledger, entry: LedgerEntry, row: Row) 
     detail = f"applied, but revert cannot put it back: no original is kept of {', '.join(gone)}"
     hint = reinstall_hint(entry.requirement)
     return replace(row, state=FAULTY, ok=False, detail=detail, hint=hint)
+
+
+def _with_what_works(target: Target, row: Row, known: Patch | None) -> Row:
+    """Return the row with no hint to apply a patch that ``apply`` would say does not fit.
+
+    One that is not known here may fit: it can lie in a folder that was not named.
+    """
+    if known is None or row.state not in (NOT_APPLIED, UPGRADED):
+        return row
+    try:
+        found, why = fit(target, known)
+    except TargetError:  # apply says what to do about that
+        return row
+    if found and found.key == row.distribution and not why:
+        return row
+    return replace(row, hint=f"patchkit revert {row.id}: it does not fit what is installed")
 
 
 def interruption(store: Store) -> list[str]:

@@ -469,6 +469,61 @@ def test_once_the_ledger_is_there_it_is_done(
     assert (demo.read() == A) is (verb == "revert")
 
 
+# --- what status says to type next
+
+
+def upgrade(bench: Bench, version: str) -> None:
+    shutil.rmtree(bench.site / INFO)
+    bench.install({"demo_pkg/__init__.py": b"", "demo_pkg/a.py": A}, version=version)
+
+
+def next_of(bench: Bench) -> str:
+    """Return what status says to do about p, with what it says of the target left out."""
+    status = bench.run("status", "--json")
+    assert status.code == 1
+    (hint,) = [row["hint"] for row in status.json["patches"] if row["id"] == "p"]
+    return hint.replace(f" --site-packages {bench.site}", "")
+
+
+def test_an_upgrade_that_the_patch_is_for_can_be_applied_to(demo: Bench) -> None:
+    applied(demo)
+    upgrade(demo, "1.1")
+    assert next_of(demo) == "patchkit apply p, or patchkit revert p to forget it"
+    applied(demo)
+    assert demo.run("status").code == 0
+
+
+@pytest.mark.parametrize("why", ["version", "editable", "range", "other distribution"])
+def test_what_cannot_be_applied_again_is_not_said_to_be(demo: Bench, why: str) -> None:
+    applied(demo)
+    if why == "version":
+        upgrade(demo, "2.0")
+    elif why == "editable":
+        upgrade(demo, "1.1")
+        url = {"url": "file:///src/checkout", "dir_info": {"editable": True}}
+        (demo.site / "demo_pkg-1.1.dist-info/direct_url.json").write_text(json.dumps(url))
+    else:
+        (demo.site / "demo_pkg/a.py").write_bytes(A)  # as a reinstall does
+        assert next_of(demo) == "patchkit apply p"
+        demo.install({"other/a.py": A}, name="other")
+        other = ("demo-pkg", "other") if why == "other distribution" else (">=1.0,<2", ">=2")
+        demo.patch("p", PATCH.replace(*other))
+    assert next_of(demo) == "patchkit revert p: it does not fit what is installed"
+    demo.refuse("apply", "p")
+    reverted = demo.run("revert", "p")
+    assert reverted.code == 0
+    assert "forgotten" in reverted.out
+    assert demo.run("status").code == 0
+    assert demo.read() == A
+
+
+def test_a_patch_that_is_not_known_here_may_fit(demo: Bench) -> None:
+    applied(demo)
+    upgrade(demo, "2.0")
+    demo.patches.rename(demo.folder / "elsewhere")
+    assert next_of(demo) == "patchkit apply p, or patchkit revert p to forget it"
+
+
 # --- drift and --force
 
 
