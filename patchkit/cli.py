@@ -32,6 +32,7 @@ from patchkit.manifest import KERNEL, Patch
 from patchkit.plaintext import visible
 from patchkit.probing import Limits
 from patchkit.results import FileDiff, Result
+from patchkit.sites import recover
 from patchkit.store import say_on_terminal
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -469,8 +470,11 @@ def apply(session: Session, patch: tuple[str, ...], dry_run: bool) -> None:
     """Apply patches: those named, else the project's set, else the defaults that fit."""
     from patchkit import applying
 
+    target = session.target()
+    if not dry_run:
+        recover(target, say_on_terminal)  # first, whatever is wrong with what is asked for
     result = applying.apply(
-        session.target(),
+        target,
         session.catalog(),
         patch,
         session.project(),
@@ -609,8 +613,10 @@ def revert(session: Session, patch: tuple[str, ...], everything: bool, force: bo
 
     if bool(patch) == everything:
         raise click.UsageError("name the patches to revert, or give --all, one of the two")
+    target = session.target()
+    recover(target, say_on_terminal)
     result = reverting.revert(
-        session.target(),
+        target,
         patch,
         everything=everything,
         force=force,

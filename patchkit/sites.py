@@ -55,6 +55,14 @@ def stores_of(target: Target, notify: Notify) -> list[Store]:
     return [Store(f, notify) for f in target.path if _holds_state(f)]
 
 
+def recover(target: Target, notify: Notify) -> None:
+    """Roll back, or finish, what an earlier run left half-done in any folder of the target."""
+    for store in stores_of(target, notify):
+        if store.interrupted():
+            with store.writing():
+                pass
+
+
 def _holds_state(folder: Path) -> bool:
     """Say whether a folder has a state folder; where Python may not search, there is nothing."""
     try:

@@ -589,6 +589,42 @@ def test_interrupted(
     assert {k: v[3] for k, v in after.items()} == {k: v[3] for k, v in before.items()}
 
 
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("apply", "no default patch fits"),
+        ("apply nope", "there is no patch 'nope'"),
+        ("apply p", "installed is 1.0"),
+        ("apply q", "unknown key"),
+        ("revert nope", "there is no patch 'nope'"),
+    ],
+)
+@pytest.mark.parametrize("killed", ["apply", "revert"])
+def test_the_next_apply_or_revert_rolls_back_also_when_it_is_refused(
+    bench: Bench, killed: str, command: str, says: str
+) -> None:
+    """As status says: whatever it has against the patches it is asked for."""
+    before = two_files(bench)
+    if killed == "revert":
+        assert bench.run("apply", "p").code == 0
+        before = bench.state()
+    kill_at(bench, "n.py" if killed == "apply" else "b.py", killed, "p")
+    assert "an apply or revert was interrupted; the next" in bench.run("status").out
+    bench.patch("p", PATCH.replace(">=1.0,<2", ">=2"))
+    if command == "apply q":
+        bench.patch("q", "nonsense = 1\n")
+    if command.startswith("apply"):
+        half = bench.state()
+        assert bench.run(*command.split(), "--dry-run").code == 1
+        assert bench.state() == half
+    refused = bench.run(*command.split())
+    assert refused.code == 1
+    assert says in refused.err
+    assert {k: v for k, v in bench.state().items() if "lock" not in k} == {
+        k: v for k, v in before.items() if "lock" not in k
+    }
+
+
 def die_letting_go(bench: Bench, *args: str) -> None:
     """Run a command that is killed when it is about to drop bytes that it kept."""
     really = Store._step
