@@ -19,7 +19,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -346,6 +346,30 @@ def distributions_in(folder: Path) -> list[Distribution]:
             if distribution.record:
                 found.append(distribution)
     return found
+
+
+def rows_with(
+    folder: Path, digests: Collection[str]
+) -> tuple[list[tuple[Distribution, RecordRow]], bool]:
+    """Return what the RECORDs of a folder list with these digests, and whether all could be read.
+
+    A RECORD that mentions none of them is not parsed.
+    """
+    raw = [base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b"=") for sha256 in digests]
+    found, whole = [], True
+    for dist_info in sorted(folder.glob("*.dist-info")) if digests else ():
+        try:
+            data = read_regular(dist_info / "RECORD")
+            data.decode("utf-8")
+            if any(digest in data for digest in raw):
+                distribution = _read_distribution(folder, dist_info)
+                rows = distribution.record.values()
+                found += [(distribution, row) for row in rows if row.sha256 in digests]
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError, TargetError):
+            whole = False
+    return found, whole
 
 
 def other_owners(distribution: Distribution, paths: Sequence[str]) -> dict[str, list[str]]:

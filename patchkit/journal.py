@@ -110,6 +110,8 @@ def _check_journal(document: dict[str, Any]) -> None:
     if document["schema"] != JOURNAL_SCHEMA:
         raise ValueError(f"schema {document['schema']}")
     _ = document["ledger_before"], document["ledger_after"]
+    for version in typed(document["versions"], dict).values():
+        typed(version, str)
     for name in typed(document["objects"], list):
         sha256_name(name)
     for change in typed(document["changes"], list):

@@ -26,14 +26,16 @@ def originals_of(
     """Return the pristine bytes of every file to touch.
 
     Raises PatchkitError when one drifted, lies behind a linked folder, is claimed by two
-    distributions, or cannot be shown to be original.
+    distributions, cannot be shown to be original, or is one whose ledger was lost.
     """
     by_distribution: dict[Path, list[str]] = {}
     for path, distribution in touched.items():
         by_distribution.setdefault(distribution.dist_info, []).append(path)
     for paths in by_distribution.values():
         _check_owners(touched[paths[0]], paths)
-    return {path: _original(store, ledger, touched[path], path) for path in touched}
+    found = {path: _original(store, ledger, touched[path], path) for path in touched}
+    _refuse_shared(store, ledger, touched)
+    return found
 
 
 def unexplained(store: Store, ledger: Ledger) -> list[str]:
@@ -58,6 +60,19 @@ def _digest(store: Store, path: str) -> str | None:
         return store.digest(path)
     except StoreError:
         return None
+
+
+def _refuse_shared(store: Store, ledger: Ledger, touched: Mapping[str, Distribution]) -> None:
+    """Refuse to take for a file's own an original that is kept, unexplained, for another one."""
+    rows = (distribution.record.get(path) for path, distribution in touched.items())
+    strays = {path.rpartition("/")[2] for path in store.strays(ledger)}
+    if not strays & {row.sha256 for row in rows if row}:
+        return
+    if files := unexplained(store, ledger):
+        raise TargetError(
+            f"{store.root}: not as installed, and no ledger says why: {', '.join(files)}",
+            hint="Originals are kept. Put them back, then apply again: patchkit repair",
+        )
 
 
 def ledger_lost(store: Store, ledger: Ledger) -> list[str]:

@@ -165,8 +165,6 @@ def _contradiction(store: Store, ledger: Ledger) -> str:
     for file in ledger.files:
         try:
             pristine = store.kept(file.pristine) if file.pristine else b""
-            for item in file.bytecode:
-                store.kept(item.sha256)
             patched = compose(pristine, ledger.owners(file.path), file.path)
         except LedgerError as error:
             return error.message

@@ -19,12 +19,21 @@ import shlex
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from patchkit.environment import STATE_FOLDER, distributions_in, linked_folder, reinstall_hint
+from packaging.utils import canonicalize_name
+
+from patchkit.environment import (
+    STATE_FOLDER,
+    Distribution,
+    RecordRow,
+    linked_folder,
+    reinstall_hint,
+    rows_with,
+)
 from patchkit.errors import LedgerError, NewerStateError, PatchkitError, StoreError
 from patchkit.files import (
     changed_meanwhile,
@@ -56,6 +65,7 @@ from patchkit.ledger import (
     dump_ledger,
     load_ledger,
 )
+from patchkit.manifest import path_problem
 from patchkit.reading import LARGEST, read_regular
 
 TEMPORARY = ".patchkit-tmp"
@@ -171,6 +181,8 @@ class Store:
                 what += f", from before {file.path} was patched,"
                 hint = reinstall_hint(ledger.owners(file.path)[0].requirement)
                 break
+        if self.interrupted():
+            hint = "See what can be put right with: patchkit repair --dry-run"
         return LedgerError(f"{what} {why}", hint=hint)
 
     def bytecode_of(self, path: str) -> list[Path]:
@@ -381,7 +393,7 @@ class Store:
         Until then :meth:`recover` takes them back; so does an error here. When ``repairing``, the
         ledger before may be unreadable, and no kept bytes go with it.
         """
-        changes = [c for c in changes if c.before is not None or c.after is not None]
+        changes = [self._with_folders(c) for c in changes if c.before or c.after]
         new_text = dump_ledger(ledger) if ledger.entries else None
         for path, size in [(c.path, len(c.after.data)) for c in changes if c.after]:
             _check_size(self.root / path, size, LARGEST)
@@ -390,8 +402,9 @@ class Store:
             return
         try:
             with self._refusing():
-                own = set() if repairing else _object_names(self.load())
-                self._write_journal(changes, new_text, keep, own)
+                before = Ledger() if repairing else self.load()
+                own = _object_names(before)
+                self._write_journal(changes, new_text, keep, own, _versions(before, ledger))
                 for change in changes:
                     if self.snapshot(change.path) != change.before:
                         raise changed_meanwhile(self.root / change.path)
@@ -436,7 +449,7 @@ class Store:
     def roll_back_after(self, error: BaseException) -> None:
         """Take back what was staged, because of ``error``, which the caller raises again."""
         try:
-            self.recover(died=False)
+            self.recover()
         except PatchkitError as second:
             if isinstance(error, PatchkitError):
                 error.hint = (
@@ -450,12 +463,14 @@ class Store:
         new_text: str | None,
         keep: Sequence[Snapshot],
         own: set[str],
+        versions: Mapping[str, str],
     ) -> None:
         kept_bytecode = {c.path: self.keep_bytecode(c.path) for c in changes}
         kept = [*keep, *(c.before for c in changes if c.before)]
         kept += [snapshot for rows in kept_bytecode.values() for _, snapshot in rows]
         names = sorted(own | ({snapshot.digest for snapshot in kept} - self._objects()))
-        self._write_journal_of([], self._ledger_digest(), names)  # should we be cut off here
+        # should we be cut off here
+        self._write_journal_of([], self._ledger_digest(), names, versions)
         for snapshot in kept:
             self._keep(snapshot)
         rows = [
@@ -468,16 +483,21 @@ class Store:
             }
             for c in changes
         ]
-        self._write_journal_of(rows, text_digest(new_text), names)
+        self._write_journal_of(rows, text_digest(new_text), names, versions)
 
     def _write_journal_of(
-        self, changes: list[dict[str, Any]], ledger_after: str | None, objects: list[str]
+        self,
+        changes: list[dict[str, Any]],
+        ledger_after: str | None,
+        objects: list[str],
+        versions: Mapping[str, str],
     ) -> None:
         """Write the journal. Until it names the changes, no ledger but the one before is right."""
         document = {
             "schema": JOURNAL_SCHEMA,
             "ledger_before": self._ledger_digest(),
             "ledger_after": ledger_after,
+            "versions": versions,
             "objects": objects,
             "changes": changes,
         }
@@ -508,7 +528,11 @@ class Store:
     def move_aside(self, path: str) -> None:
         """Move something that lies in the state folder to where a repair puts things aside."""
         self._step("create", f"{STATE_FOLDER}/{ASIDE}", make_folder)
-        self._step("move", path, lambda p: p.replace(self.aside / p.name))
+        name, number = Path(path).name, 1
+        while os.path.lexists(self.aside / name):
+            number += 1
+            name = f"{Path(path).name}-{number}"
+        self._step("move", path, lambda p: p.replace(self.aside / name))
 
     def rename_aside(self, name: str, new: str) -> None:
         """Give something that was set aside another name."""
@@ -530,6 +554,14 @@ class Store:
                     f"{link} is a symbolic link; patchkit does not write through linked folders",
                     hint="Put the folder itself in its place, then run the same command again.",
                 )
+
+    def _with_folders(self, change: Change) -> Change:
+        """Name the folders that are missing on the way to a file that is to come."""
+        if change.after is None or change.folders:
+            return change
+        way = [p for p in reversed(PurePosixPath(change.path).parents) if p.name]
+        missing = [p.as_posix() for p in way if not os.path.lexists(self.root / p)]
+        return replace(change, folders=tuple(missing))
 
     def _replace(self, change: Change) -> None:
         self._check_way(_ways(change.path, change.bytecode, change.folders))
@@ -576,7 +608,12 @@ class Store:
                 sync_folder(cache.parent)
 
     def _restore_bytecode(self, item: Bytecode) -> None:
-        snapshot = Snapshot(self.kept(item.sha256), item.mode, item.mtime_ns)
+        """Put bytecode back, unless what was kept of it is gone: Python makes it anew."""
+        try:
+            snapshot = Snapshot(self.kept(item.sha256), item.mode, item.mtime_ns)
+        except LedgerError as error:
+            self.notify(f"{self.root / item.path} stays away: {error.message}")
+            return
         self._step("create", str(Path(item.path).parent), make_folder)
         self._put(item.path, snapshot)
 
@@ -631,7 +668,8 @@ class Store:
         """Drop the bytes this run no longer needs, and the journal, which first gets another name.
 
         The bytes are what a roll-back needs: from here on there is none. Bytes that the journal
-        does not name belong to a ledger that was lost: they stay.
+        does not name belong to a ledger that was lost: they stay, as do originals of files that
+        are not in place and that no ledger explains.
         """
         if self._journal_path.exists():
             name = f"{STATE_FOLDER}/journal.json"
@@ -639,8 +677,11 @@ class Store:
             self._step("flush", STATE_FOLDER, sync_folder)
         objects = self.folder / "objects"
         text = self._read_text(self._done_path)
-        own = load_journal(text, str(self._done_path))["objects"] if text is not None else []
-        done = [objects / name for name in sorted(set(own) - wanted)]
+        journal = load_journal(text, str(self._done_path)) if text is not None else None
+        gone = self._objects() & set(journal["objects"]) - wanted if journal else set()
+        if gone and journal:
+            gone -= self._still_needed(gone, journal)
+        done = [objects / name for name in sorted(gone)]
         begun = [*_listdir(objects), *_listdir(self.folder)]
         for file in [*done, *(p for p in begun if p.name.endswith(TEMPORARY))]:
             name = file.relative_to(self.root).as_posix()
@@ -649,6 +690,36 @@ class Store:
             objects.rmdir()
         self._step("remove", f"{STATE_FOLDER}/journal.done", lambda p: p.unlink(missing_ok=True))
         self._step("flush", STATE_FOLDER, sync_folder)
+
+    def _still_needed(self, digests: set[str], journal: dict[str, Any]) -> set[str]:
+        """Return those originals that RECORD lists for a file which holds others, unexplained.
+
+        Somebody wrote over the file after a run was killed, or the ledger that recorded it was
+        lost. While a RECORD cannot be read, whatever a file held that was changed since counts.
+        """
+        rows, whole = rows_with(self.root, digests)
+        recorded = {file.path for file in self.load().files}
+        needed = {
+            row.sha256 or ""
+            for _, row in rows
+            if row.path not in recorded and not path_problem(row.path) and not self._holds(row)
+        }
+        for change in () if whole else journal["changes"]:
+            if change["before"] and self._may_be_foreign(change):
+                needed.add(change["before"]["sha256"])
+        return needed
+
+    def _may_be_foreign(self, row: dict[str, Any]) -> bool:
+        try:
+            return self._is_foreign(row)
+        except StoreError:
+            return True
+
+    def _holds(self, row: RecordRow) -> bool:
+        try:
+            return self.digest(row.path) == row.sha256
+        except StoreError:
+            return False
 
     def read_state(self, name: str) -> bytes | None:
         """Return the bytes of a file of the state folder, None for none; raises StoreError."""
@@ -676,23 +747,20 @@ class Store:
 
     # Recovery
 
-    def recover(self, *, died: bool = True) -> None:
+    def recover(self) -> None:
         """Finish or roll back what an interrupted run left; does nothing when there is none.
 
-        A file that holds neither the bytes from before nor those that were to come was changed
-        by someone else since: it is left alone. Its original is kept when the run ``died``, for it
-        may have been the run's own bytes that were written over.
+        A file that somebody else changed since is left alone (:meth:`_left_alone`).
         """
         with self._refusing():
             if not self.interrupted():
                 return
             wanted = self._wanted()
             journal = self._journal()
-            if died:
-                wanted |= self._overwritten(journal)
+            left = self._left_alone(journal)
             if self._journal_path.exists():
-                self._recover_from(journal)
-            self._finish(wanted if self._agrees(journal) else self._objects())
+                self._recover_from(journal, left)
+            self._finish(wanted if self._agrees(journal, left) else self._objects())
 
     def _wanted(self) -> set[str]:
         """Return the kept bytes that the ledger needs: all, when it cannot be read.
@@ -721,18 +789,20 @@ class Store:
         path = self._journal_path if self._journal_path.exists() else self._done_path
         return load_journal(self._read_text(path) or "", str(path))
 
-    def _agrees(self, journal: dict[str, Any]) -> bool:
+    def _agrees(self, journal: dict[str, Any], left: set[str]) -> bool:
         """Say whether ledger and files are both from before the run, or both from after it.
 
         Where they are not, the ledger was lost or replaced meanwhile, and any of the kept bytes
         may be the only copy of an original. A ledger alone, gone or older, does not show that the
-        run came to its end: where files were to change, one has to be what it was to be.
+        run came to its end: where files were to change, one has to be what it was to be. What is
+        ``left`` alone says nothing.
         """
         ledgers = (journal["ledger_before"], journal["ledger_after"])
         if (now := self._ledger_digest()) not in ledgers:
             return False
         sealed = now == ledgers[1] != ledgers[0]
-        rows = [c for c in journal["changes"] if identity(c["before"]) != identity(c["after"])]
+        rows = [c for c in journal["changes"] if c["path"] not in left]
+        rows = [c for c in rows if identity(c["before"]) != identity(c["after"])]
         try:
             found = [(self.snapshot(row["path"]), row) for row in rows]
         except StoreError:
@@ -747,29 +817,49 @@ class Store:
         before, after = journal["ledger_before"], journal["ledger_after"]
         return bool(self._ledger_digest() == after != before)
 
-    def _foreign(self, journal: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the rows whose files are neither as before the run nor as they were to be."""
+    def _left_alone(self, journal: dict[str, Any]) -> set[str]:
+        """Return the paths that a roll-back must not touch: somebody else wrote there since.
+
+        Such a file is neither as before the run nor as it was to be, or it only looks as it was to
+        be: a reinstall or an upgrade brought it. The copy that a forced revert made of a file that
+        was changed again stays too: nothing else may hold those bytes.
+        """
         if self._sealed(journal):
-            return []
-        return [row for row in journal["changes"] if row["before"] and self._is_foreign(row)]
+            return set()
+        rows = journal["changes"]
+        listed, _ = rows_with(self.root, {row["after"]["sha256"] for row in rows if row["after"]})
+        left, gone = set(), set()
+        for row in rows:
+            with contextlib.suppress(StoreError):  # it will come again when this row's turn comes
+                foreign = self._is_foreign(row)
+                if foreign and row["before"]:
+                    gone.add(row["before"]["sha256"])
+                if foreign or self._brought(row, listed, journal["versions"]):
+                    left.add(row["path"])
+        copies = (r for r in rows if r["before"] is None and r["after"])
+        return left | {row["path"] for row in copies if row["after"]["sha256"] in gone}
 
     def _is_foreign(self, row: dict[str, Any]) -> bool:
-        try:
-            found = self.snapshot(row["path"])
-        except StoreError:
-            return True
+        found = self.snapshot(row["path"])
         return not same_as(found, row["before"]) and not same_as(found, row["after"])
 
-    def _overwritten(self, journal: dict[str, Any]) -> set[str]:
-        """Return the digests of originals whose files someone else wrote since.
+    def _brought(
+        self,
+        row: dict[str, Any],
+        listed: Sequence[tuple[Distribution, RecordRow]],
+        versions: Mapping[str, str],
+    ) -> bool:
+        """Say whether a distribution of another version than the run met has the file as it is.
 
-        RECORD still lists them. What a reinstall or an upgrade wrote over is not among them.
+        A file that was missing before the run and is as RECORD has it counts as well.
         """
-        before = {(row["path"], row["before"]["sha256"]) for row in self._foreign(journal)}
-        if not before:
-            return set()
-        listed = [row for found in distributions_in(self.root) for row in found.record.values()]
-        return {sha256 for _, sha256 in before & {(row.path, row.sha256) for row in listed}}
+        found = self.snapshot(row["path"])
+        if found is None or same_as(found, row["before"]):
+            return False
+        mine = [d for d, r in listed if (r.path, r.sha256) == (row["path"], found.digest)]
+        if row["before"] is None:
+            return bool(mine)
+        return any(versions.get(d.key, str(d.version)) != str(d.version) for d in mine)
 
     def journal_problem(self) -> str:
         """Say why :meth:`recover` could not do its work, or return ''; raises NewerStateError."""
@@ -777,62 +867,69 @@ class Store:
         try:
             journal = self._journal() if self.interrupted() else {"changes": []}
             for change in journal["changes"] if self._journal_path.exists() else ():
-                for item in filter(None, [change["before"], *change["bytecode"]]):
-                    self.kept(item["sha256"])
+                if change["before"]:
+                    self.kept(change["before"]["sha256"])
         except NewerStateError:
             raise
         except LedgerError as error:
             return error.message
         return ""
 
-    def _recover_from(self, journal: dict[str, Any]) -> None:
+    def _recover_from(self, journal: dict[str, Any], left: set[str]) -> None:
         """Roll back every change that can be; the first error is raised after the others."""
         if self._sealed(journal):
             return
         self.notify("rolling back an interrupted run ...")
         errors = []
-        gone = {row["before"]["sha256"] for row in self._foreign(journal)}
         for change in reversed(journal["changes"]):
-            added = change["after"] if change["before"] is None else None
-            if added and added["sha256"] in gone:
-                continue  # the copy that a forced revert made of a file that was changed again
             try:
                 with self._refusing():
-                    self._roll_back(change)
+                    self._roll_back(change, left)
             except PatchkitError as error:
                 errors.append(error)
         if errors:
             raise errors[0]
 
-    def _roll_back(self, change: dict[str, Any]) -> None:
+    def _roll_back(self, change: dict[str, Any], left: set[str]) -> None:
         path = change["path"]
         full = self.root / path
         bytecode = [bytecode_from_dict(item) for item in change["bytecode"]]
         self._check_way(_ways(path, bytecode, change["folders"]))
         with contextlib.suppress(OSError):
             full.with_name(f".{full.name}{TEMPORARY}").unlink()
-        current, before = self.snapshot(path), change["before"]
-        untouched = same_as(current, before)
-        if not untouched and not same_as(current, change["after"]):
+        if path in left:
             return
+        before = change["before"]
+        untouched = same_as(self.snapshot(path), before)
         for folder in change["folders"] if before else ():
             self._step("create", folder, make_folder)
         if not untouched:
-            self._put(path, self._snapshot_from_dict(before) if before else None)
+            self._put(path, self._as_before(path, before) if before else None)
         self._drop_bytecode(path)
         for item in bytecode:
             self._restore_bytecode(item)
         if before is None:
             self._remove_folders(change["folders"])
 
-    def _snapshot_from_dict(self, value: dict[str, Any]) -> Snapshot:
+    def _as_before(self, path: str, value: dict[str, Any]) -> Snapshot:
+        """Return what was there, as a file where a link no longer leads to those bytes."""
         names = ("mode", "mtime_ns", "link", "uid", "gid")
-        return Snapshot(self.kept(value["sha256"]), *(value[name] for name in names))
+        before = Snapshot(self.kept(value["sha256"]), *(value[name] for name in names))
+        if before.link is None or self.link_holds(path, before.link, before.digest):
+            return before
+        self.notify(f"{self.root / path} was a link to what is no longer the original: now a file")
+        return replace(before, link=None)
 
 
 def _object_names(ledger: Ledger) -> set[str]:
     names = {f.pristine for f in ledger.files if f.pristine}
     return names | {b.sha256 for f in ledger.files for b in f.bytecode}
+
+
+def _versions(*ledgers: Ledger) -> dict[str, str]:
+    """Return the versions that the entries of ledgers were applied to; the last ledger counts."""
+    entries = [entry for ledger in ledgers for entry in ledger.entries]
+    return {canonicalize_name(entry.distribution): entry.version for entry in entries}
 
 
 def _listdir(folder: Path) -> list[Path]:
