@@ -85,7 +85,7 @@ def _with_what_works(target: Target, row: Row, known: Patch | None) -> Row:
         return row
     if found and found.key == row.distribution and not why:
         return row
-    return replace(row, hint=f"patchkit revert {row.id}: it does not fit what is installed")
+    return replace(row, hint=f"patchkit revert {row.id} (it does not fit what is installed)")
 
 
 def interruption(store: Store) -> list[str]:

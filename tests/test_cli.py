@@ -508,7 +508,7 @@ def test_what_cannot_be_applied_again_is_not_said_to_be(demo: Bench, why: str) -
         demo.install({"other/a.py": A}, name="other")
         other = ("demo-pkg", "other") if why == "other distribution" else (">=1.0,<2", ">=2")
         demo.patch("p", PATCH.replace(*other))
-    assert next_of(demo) == "patchkit revert p: it does not fit what is installed"
+    assert next_of(demo) == "patchkit revert p (it does not fit what is installed)"
     demo.refuse("apply", "p")
     reverted = demo.run("revert", "p")
     assert reverted.code == 0
