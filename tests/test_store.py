@@ -486,6 +486,8 @@ JOURNAL_DAMAGE: dict[str, Callable[[dict[str, Any]], object]] = {
     "no schema": lambda j: j.pop("schema"),
     "older": lambda j: j.update(schema=0),
     "no ledger_before": lambda j: j.pop("ledger_before"),
+    "no versions": lambda j: j.pop("versions"),
+    "a version is no text": lambda j: j["versions"].update(x=1),
     "no ledger_after": lambda j: j.pop("ledger_after"),
     "no changes": lambda j: j.pop("changes"),
     "changes of a wrong type": lambda j: j.update(changes="ab"),

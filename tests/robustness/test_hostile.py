@@ -477,7 +477,13 @@ def test_a_journal_does_not_lead_through_a_link(demo: Bench) -> None:
         "bytecode": [],
         "folders": [],
     }
-    journal = {"schema": 1, "ledger_before": None, "ledger_after": "0", "objects": []}
+    journal = {
+        "schema": 1,
+        "ledger_before": None,
+        "ledger_after": "0",
+        "versions": {},
+        "objects": [],
+    }
     file = demo.site / ".patchkit/journal.json"
     file.write_text(json.dumps(journal | {"changes": [change]}))
     for command in ("apply p", "revert p", "repair"):
