@@ -469,7 +469,7 @@ class Store:
         kept = [*keep, *(c.before for c in changes if c.before)]
         kept += [snapshot for rows in kept_bytecode.values() for _, snapshot in rows]
         names = sorted(own | ({snapshot.digest for snapshot in kept} - self._objects()))
-        # should we be cut off here
+        # Should the run be cut off while it keeps them:
         self._write_journal_of([], self._ledger_digest(), names, versions)
         for snapshot in kept:
             self._keep(snapshot)
@@ -899,8 +899,10 @@ class Store:
             full.with_name(f".{full.name}{TEMPORARY}").unlink()
         if path in left:
             return
-        before = change["before"]
-        untouched = same_as(self.snapshot(path), before)
+        current, before = self.snapshot(path), change["before"]
+        untouched = same_as(current, before)
+        if not untouched and not same_as(current, change["after"]):
+            return  # it could not be read when it was to be told what to leave alone
         for folder in change["folders"] if before else ():
             self._step("create", folder, make_folder)
         if not untouched:

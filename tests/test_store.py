@@ -443,6 +443,16 @@ def test_file_changed_since_the_crash_is_left_alone(crashed: Store) -> None:
     assert not crashed.folder.exists()
 
 
+def test_file_changed_since_the_crash_that_could_not_be_read_at_first(
+    crashed: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (crashed.root / A).write_bytes(b"mine\n")
+    monkeypatch.setattr(Store, "_left_alone", lambda *_: set())
+    with crashed.writing():
+        pass
+    assert (crashed.root / A).read_bytes() == b"mine\n"
+
+
 def test_distribution_removed_since_the_crash(crashed: Store) -> None:
     for file in (crashed.root / "pkg").iterdir():
         file.unlink()
