@@ -612,6 +612,8 @@ class Store:
         try:
             snapshot = Snapshot(self.kept(item.sha256), item.mode, item.mtime_ns)
         except LedgerError as error:
+            if _refused(error):
+                raise
             self.notify(f"{self.root / item.path} stays away: {error.message}")
             return
         self._step("create", str(Path(item.path).parent), make_folder)
@@ -716,9 +718,12 @@ class Store:
             return True
 
     def _holds(self, row: RecordRow) -> bool:
+        """Say whether a file is as RECORD has it; raises StoreError when it cannot be read now."""
         try:
             return self.digest(row.path) == row.sha256
-        except StoreError:
+        except StoreError as error:
+            if _refused(error):
+                raise
             return False
 
     def read_state(self, name: str) -> bytes | None:
@@ -932,6 +937,12 @@ def _versions(*ledgers: Ledger) -> dict[str, str]:
     """Return the versions that the entries of ledgers were applied to; the last ledger counts."""
     entries = [entry for ledger in ledgers for entry in ledger.entries]
     return {canonicalize_name(entry.distribution): entry.version for entry in entries}
+
+
+def _refused(error: PatchkitError) -> bool:
+    """Say whether the system refused to read what may be there, so that another try may do."""
+    cause = error.__cause__
+    return isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
 
 
 def _listdir(folder: Path) -> list[Path]:
