@@ -18,6 +18,12 @@ from patchkit.cli import main
 from tests.robustness.figures import pytest_addoption, pytest_terminal_summary  # noqa: F401
 from tests.wheels import flashinfer_wheel, make_wheel, unpack
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes long, so that two workers end at the same time."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 A = b"""def enc(x):
     if x is None:
         return 0

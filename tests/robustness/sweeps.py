@@ -179,13 +179,14 @@ class Sweep:
         assert self.scene.disturbed(recorded).code == 0
         return [Call(*line.split(" ", 1)) for line in notes.read_text().splitlines()]
 
-    def faults(self, every: bool) -> None:
+    def faults(self, every: bool, stride: int) -> None:
         """At each call every error that it can give; once, and from there on as a full disk does,
         or a folder that cannot be listed.
 
-        The shorter run gives each call that changes something, and every third of the others, one
-        error in turn, and every second time a lasting one.
+        The shorter run gives every ``stride`` th call that changes something, and every third of
+        the others, one error in turn, and every second time a lasting one.
         """
+        changing = 0
         for number, call in enumerate(self.calls(), 1):
             errors = [name for name in ERRORS if can_fail(call, name)]
             lasts = call.changes or call.name in ("listdir", "scandir")
@@ -194,9 +195,11 @@ class Sweep:
                     self.fault(name, number, lasting=False)
                     if lasts:
                         self.fault(name, number, lasting=True)
-            elif errors and (call.changes or number % 3 == 0):
+                continue
+            changing += call.changes
+            if errors and (changing % stride == 0 if call.changes else number % 3 == 0):
                 name = errors[number // 2 % len(errors)]
-                self.fault(name, number, lasting=lasts and number % 2 == 0)
+                self.fault(name, number, lasting=lasts and number // stride % 2 == 0)
 
     def fault(self, name: str, number: int, *, lasting: bool) -> None:
         how = f"{name} {'from' if lasting else 'at'} call {number}"
