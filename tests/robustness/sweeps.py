@@ -183,7 +183,7 @@ class Sweep:
         """At each call every error that it can give; once, and from there on as a full disk does,
         or a folder that cannot be listed.
 
-        The shorter run gives every ``stride`` th call that changes something, and every third of
+        The shorter run gives one of ``stride`` calls that change something, and a third as many of
         the others, one error in turn, and every second time a lasting one.
         """
         changing = 0
@@ -197,7 +197,7 @@ class Sweep:
                         self.fault(name, number, lasting=True)
                 continue
             changing += call.changes
-            if errors and (changing % stride == 0 if call.changes else number % 3 == 0):
+            if errors and (changing % stride if call.changes else number % (3 * stride)) == 0:
                 name = errors[number // 2 % len(errors)]
                 self.fault(name, number, lasting=lasts and number // stride % 2 == 0)
 

@@ -37,7 +37,7 @@ from tests.wheels import CACHE
 pytestmark = pytest.mark.slow
 
 LIBRARIES = ("torch", "sympy", "hypothesis", "networkx")
-SAMPLE, SHARDS, LONG_SHARDS = 60, 2, 24
+SAMPLE, SHARDS, LONG_SHARDS = 40, 2, 24
 TRANSFORMERS = "4.57.1"
 NEW = "_patchkit_was_here = 1"
 

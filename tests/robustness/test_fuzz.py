@@ -112,7 +112,7 @@ NAMES = st.sampled_from(
 def test_ledgers(figure: Figure, long: bool) -> None:
     text = ledgers().flatmap(lambda ledger: damaged(json.loads(dump_ledger(ledger))))
 
-    @explore(figure, 250, 20000, long, text)
+    @explore(figure, 150, 20000, long, text)
     def check(text: str) -> None:
         try:
             ledger = load_ledger(text, "x")
@@ -156,7 +156,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Scene, str]:
 def test_journals(begun: tuple[Scene, str], figure: Figure, long: bool) -> None:
     _, journal = begun
 
-    @explore(figure, 250, 20000, long, damaged(json.loads(journal)))
+    @explore(figure, 150, 20000, long, damaged(json.loads(journal)))
     def check(text: str) -> None:
         try:
             document = load_journal(text, "x")
@@ -181,7 +181,7 @@ def test_damaged_state_on_disk(
         ["status", "verify", "apply p", "revert p", "revert --all", "diff p"]
     )
 
-    @explore(figure, 40, 250, long, damaged(whole), st.lists(commands, min_size=1, max_size=3))
+    @explore(figure, 25, 250, long, damaged(whole), st.lists(commands, min_size=1, max_size=3))
     def check(text: str, words: list[str]) -> None:
         scene.reset()
         assert scene.bench.run("apply", "p").code == 0
@@ -213,7 +213,7 @@ def test_manifests(figure: Figure, long: bool) -> None:
     edit |= st.fixed_dictionaries({"file": NAMES})
     noise = st.sampled_from(["", "", "", "[[edit]]\n", "\0", "a = ", "[" * 3000, "x.y.z = 1\n"])
 
-    @explore(figure, 250, 20000, long, fields, edit, noise)
+    @explore(figure, 150, 20000, long, fields, edit, noise)
     def check(fields: dict[str, Any], edit: dict[str, Any], noise: str) -> None:
         try:
             text = toml(fields, edit) + noise
@@ -250,7 +250,7 @@ def test_rewriter(figure: Figure, long: bool) -> None:
     noise = st.tuples(st.integers(0, 400), st.binary(max_size=4))
     names = st.sampled_from(["demo_pkg/a.py", "demo_pkg/a.cu", "demo_pkg/a.json"])
 
-    @explore(figure, 300, 30000, long, SOURCES, noise, st.sampled_from(CODEMODS), PARAMS, names)
+    @explore(figure, 200, 30000, long, SOURCES, noise, st.sampled_from(CODEMODS), PARAMS, names)
     def check(
         data: bytes, noise: tuple[int, bytes], codemod: str, params: dict[str, Any], path: str
     ) -> None:
@@ -278,7 +278,7 @@ def test_mutated_sources(figure: Figure, long: bool) -> None:
     ]
     place = st.tuples(st.integers(0, len(whole)), st.integers(0, 3), st.binary(max_size=3))
 
-    @explore(figure, 100, 6000, long, st.lists(place, max_size=2), st.sampled_from(edits))
+    @explore(figure, 60, 6000, long, st.lists(place, max_size=2), st.sampled_from(edits))
     def check(places: list[tuple[int, int, bytes]], edit: tuple[str, dict[str, Any]]) -> None:
         data = whole
         for at, length, more in places:
@@ -304,7 +304,7 @@ def test_patch_folders_of_strangers(figure: Figure, long: bool) -> None:
         texts = st.binary(max_size=60) | st.text(max_size=60).map(lambda t: t.encode("utf-8"))
         mutated = st.tuples(st.sampled_from(sorted(PATCHES.values())), st.integers(0, 500), texts)
 
-        @explore(figure, 50, 3000, long, mutated | texts)
+        @explore(figure, 30, 3000, long, mutated | texts)
         def check(found: Any) -> None:
             data = found
             if isinstance(found, tuple):
