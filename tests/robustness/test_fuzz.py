@@ -130,8 +130,8 @@ def test_ledgers(figure: Figure, long: bool) -> None:
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Scene, str]:
-    """A scene, and the journal of an apply in it that was cut off."""
+def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Scene, str, str]:
+    """A scene, the journal of an apply in it that was cut off, and the ledger it leads to."""
     folder = tmp_path_factory.mktemp("begun")
     scene = Scene(folder, "apply")
     scene.reset()
@@ -150,11 +150,11 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Scene, str]:
         assert scene.bench.run("apply", "p").code == 0
     finally:
         patched.undo()
-    return scene, kept[0]
+    return scene, kept[0], (scene.bench.site / ".patchkit/ledger.json").read_text()
 
 
-def test_journals(begun: tuple[Scene, str], figure: Figure, long: bool) -> None:
-    _, journal = begun
+def test_journals(begun: tuple[Scene, str, str], figure: Figure, long: bool) -> None:
+    _, journal, _ = begun
 
     @explore(figure, 150, 20000, long, damaged(json.loads(journal)))
     def check(text: str) -> None:
@@ -171,11 +171,10 @@ def test_journals(begun: tuple[Scene, str], figure: Figure, long: bool) -> None:
 
 @pytest.mark.parametrize("name", ["ledger.json", "journal.json", "journal.done"])
 def test_damaged_state_on_disk(
-    begun: tuple[Scene, str], figure: Figure, long: bool, name: str
+    begun: tuple[Scene, str, str], figure: Figure, long: bool, name: str
 ) -> None:
     """Every command ends with 0 or a reason, and nothing outside site-packages changes."""
-    scene, journal = begun
-    ledger = (scene.bench.site / ".patchkit/ledger.json").read_text()
+    scene, journal, ledger = begun
     whole = json.loads(ledger if name == "ledger.json" else journal)
     commands = st.sampled_from(
         ["status", "verify", "apply p", "revert p", "revert --all", "diff p"]
