@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from patchkit.catalog import Catalog, Project
-from patchkit.environment import Distribution, Target
+from patchkit.environment import Distribution, Target, parent_folders
 from patchkit.errors import PatchkitError
 from patchkit.files import changed_meanwhile
 from patchkit.journal import Change, Snapshot, digest_of
@@ -36,7 +36,6 @@ from patchkit.sites import (
     entries_besides,
     forget_file,
     installed_in,
-    parent_folders,
     patched_snapshot,
     result_of,
     state_of,

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -397,6 +397,11 @@ def other_owners(distribution: Distribution, paths: Sequence[str]) -> dict[str, 
             if path in rows and (mine is None or rows[path].sha256 != mine.sha256):
                 contested.setdefault(path, []).append(record.parent.name.removesuffix(".dist-info"))
     return contested
+
+
+def parent_folders(path: str) -> list[str]:
+    """Return the folders that ``path`` lies in, outermost first."""
+    return [p.as_posix() for p in reversed(PurePosixPath(path).parents) if p.name]
 
 
 def linked_folder(site_packages: Path, path: str) -> Path | None:

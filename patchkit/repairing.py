@@ -13,7 +13,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from patchkit.environment import REINSTALL, Distribution, Target, distributions_in, linked_folder
+from patchkit.environment import (
+    REINSTALL,
+    Distribution,
+    Target,
+    distributions_in,
+    linked_folder,
+    parent_folders,
+)
 from patchkit.errors import LedgerError, NewerStateError, PatchkitError, StoreError
 from patchkit.journal import Change, Snapshot, digest_of
 from patchkit.ledger import (
@@ -26,7 +33,7 @@ from patchkit.ledger import (
 )
 from patchkit.manifest import path_problem
 from patchkit.results import Notify, Repair, Result
-from patchkit.sites import SitePlan, back_to_pristine, parent_folders, stores_of
+from patchkit.sites import SitePlan, back_to_pristine, stores_of
 from patchkit.store import TEMPORARY, Store
 
 PUT_BACK = "put back"

@@ -9,9 +9,15 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from patchkit.environment import STATE_FOLDER, Distribution, Target, find_distribution
+from patchkit.environment import (
+    STATE_FOLDER,
+    Distribution,
+    Target,
+    find_distribution,
+    parent_folders,
+)
 from patchkit.errors import PatchkitError, StoreError, TargetError
 from patchkit.files import store_error
 from patchkit.journal import Change, Snapshot, digest_of
@@ -254,11 +260,6 @@ def forget_file(site: SitePlan, file: FileEntry, distribution: Distribution | No
         back_to_pristine(site, file, current, site.store.kept(file.pristine))
     else:
         site.warnings.append(f"{site.store.root / file.path} is still patched and was left alone")
-
-
-def parent_folders(path: str) -> list[str]:
-    """Return the folders that ``path`` lies in, outermost first."""
-    return [p.as_posix() for p in reversed(PurePosixPath(path).parents) if p.name]
 
 
 def keep_beside(site: SitePlan, path: str, current: Snapshot) -> None:

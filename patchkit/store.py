@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from packaging.utils import canonicalize_name
@@ -31,6 +31,7 @@ from patchkit.environment import (
     Distribution,
     RecordRow,
     linked_folder,
+    parent_folders,
     reinstall_hint,
     rows_with,
 )
@@ -559,9 +560,9 @@ class Store:
         """Name the folders that are missing on the way to a file that is to come."""
         if change.after is None or change.folders:
             return change
-        way = [p for p in reversed(PurePosixPath(change.path).parents) if p.name]
-        missing = [p.as_posix() for p in way if not os.path.lexists(self.root / p)]
-        return replace(change, folders=tuple(missing))
+        way = parent_folders(change.path)
+        missing = tuple(folder for folder in way if not os.path.lexists(self.root / folder))
+        return replace(change, folders=missing)
 
     def _replace(self, change: Change) -> None:
         self._check_way(_ways(change.path, change.bytecode, change.folders))
